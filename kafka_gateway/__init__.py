@@ -1,1 +1,1 @@
-"""Kafka's language: bytes to contract calls and back. Knows `grpc_api.contract` and the value types of `storage_tiers`."""
+"""Translates between Kafka's wire protocol and the calls of `grpc_api.contract`."""

@@ -27,8 +27,8 @@ NamedSockets = Iterable[tuple[str, socket.socket]]
 
 
 class Acceptor:
-    """`welcome` takes each accepted connection, with its client's address and its listener's name, and reports its end by
-    `leave`."""
+    """`welcome(socket, client address, listener name)` takes each accepted connection. `leave` must be called when that
+    connection closes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Acceptor:
         self._watched = False
 
     def start(self, listeners: NamedSockets) -> None:
-        """Takes over the sockets. Other processes may accept from the same socket."""
+        """Takes over the sockets. Other processes may accept from the same sockets."""
         for name, listener in listeners:
             listener.setblocking(False)
             self._listeners[listener.fileno()] = listener, name

@@ -9,7 +9,7 @@ _INT32 = struct.Struct(">i").pack
 
 
 def varint(value: int) -> bytes:
-    """Unsigned."""
+    """An unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -21,7 +21,7 @@ def varint(value: int) -> bytes:
 
 
 def array_size(count: int, flexible: bool) -> bytes:
-    """-1 for null."""
+    """The length field of an array. A `count` of -1 means null."""
     return varint(count + 1) if flexible else _INT32(count)
 
 

@@ -30,7 +30,7 @@ class ConnectedClient:
         self.software_version = UNKNOWN
         self.left: Callable[[], None] | None = None
         self.has_left = False
-        #: The client id of the last request, as its header has it, and the caller that it makes.
+        #: The client id of the last request, encoded as in its header, and the `Caller` with that id.
         self.named = bytearray()
         self.caller: Caller | None = None
 

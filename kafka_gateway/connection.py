@@ -11,7 +11,7 @@ Order: Kafka handles one request of a connection at a time. Here a Produce may s
 acknowledgement, because they are already appended in arrival order. Any other request waits until all earlier ones are
 answered, and blocks all later ones. Answers are sent in the order of the requests.
 
-Does not promise: anything about time (idle connections, timeouts). Pieces may be sent in parts.
+The module knows no time; the server handles timeouts and idle connections. A piece may be sent partially.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Piece = bytes | memoryview | FileSlice
 
 PRODUCE = 0
 FETCH = 1
-#: Stands for the API key of a Produce that is appended in slices: no request starts before its answer, not even a Produce.
+#: Replaces the API key of a request that runs in a task. No request starts before its answer, not even a Produce.
 ALONE = -1
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
@@ -43,18 +43,18 @@ _SIZE = struct.Struct(">i")
 _SMALLEST_BUFFER = 4096
 #: An active client that sends frames of at least this size keeps a buffer for several of them.
 LARGE_FRAME = 16 << 10
-#: Least size of that buffer. A smaller one costs more receives, a larger one exceeds the processor's cache.
+#: Minimum size of that buffer. A smaller one costs more receives, a larger one exceeds the processor's cache.
 SEVERAL_FRAMES = 256 << 10
 #: Largest buffer that is kept after its frame.
 KEPT_BUFFER = 1 << 20
-#: A buffer's largest size, as a multiple of the bytes that have arrived (if those are more than a few).
+#: Maximum size of a buffer, as a multiple of the bytes that have arrived. Every buffer may have `_SMALLEST_BUFFER` bytes.
 BUFFER_FACTOR = 16
 #: Unsent bytes of one connection that the request memory pool does not count: most are sent at once.
 UNCOUNTED_BYTES = 64 << 10
 
 
 def _capacity(whole: int, left: int) -> int:
-    """Size of a buffer for a frame of `whole` bytes of which `left` have arrived (more if it may not start yet)."""
+    """Size of a buffer for a frame of `whole` bytes. `left` bytes have arrived, possibly including later frames."""
     if whole <= left or whole < LARGE_FRAME:
         return max(left, whole, _SMALLEST_BUFFER)
     arrived = max(BUFFER_FACTOR * left, _SMALLEST_BUFFER)
@@ -75,8 +75,8 @@ class RequestMetrics:
     `size`: bytes of the requests. `queue_s`: from the turn of the event loop that could start a request until its handler
     began. `local_s`: in handlers. `waits`, `remote_s`: delayed answers, and the time from handler to answer. `total_s`: from
     that turn until the answer was made. `totals` counts requests by their `total_s`: bucket i holds those up to
-    TOTAL_BOUNDS_S[i] that no earlier bucket holds, and the last bucket has no bound. `sends`: writes. `answer_queue_s`: the
-    answers' wait for their turn's end. `answer_send_s`: the socket's time."""
+    TOTAL_BOUNDS_S[i] that no earlier bucket holds, and the last bucket has no bound. `sends`: writes. `answer_queue_s`: time
+    that answers waited for the end of their turn. `answer_send_s`: time in socket writes."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -111,7 +111,7 @@ class InvalidFrame(Exception):
 
 
 class PendingReply:
-    """An answer that its request still waits for, in the order of answers. `pieces` is None until it is made."""
+    """The position of a delayed answer in the order of its connection. `pieces` is None until the answer is made."""
 
     def __init__(self) -> None:
         self.pieces: Sequence[Piece] | None = None
@@ -140,7 +140,7 @@ class Connection:
         # The last answer's metrics, until it is sent.
         self._metrics: RequestMetrics | None = None
         self._answered_at = 0.0
-        #: The last request's; `api_key` is 0 (Produce) before the first.
+        #: The header of the last request. `api_key` is 0 (Produce) before the first.
         self.api_key = self._version = self._correlation = 0
         #: The number of files among the pieces to send, and their unsent bytes.
         self.files = 0
@@ -154,7 +154,7 @@ class Connection:
 
     # --- receiving ----------------------------------------------------------------------------------------------------
     def target(self) -> memoryview:
-        """The buffer to receive into; empty while a complete request may not start."""
+        """The buffer to receive into. It is empty if the connection's own buffer is full."""
         return self.view[self.end :] if self.owns_buffer else self._scratch_view
 
     def received(self, count: int) -> None:
@@ -189,9 +189,8 @@ class Connection:
 
         Requests that are not served, and replies that are not answers, go to `otherwise(owner, api key, version, correlation
         id, reply)`; `reply` is None for the former. Raises InvalidFrame and the exceptions of handlers; `taken` counts those
-        requests too. `seconds`
-        is the metrics' clock, read once a request: one request's end is the next one's begin. `since` is the earliest time
-        at which these requests could start.
+        requests too. `seconds` is the clock of the metrics. It is read once per request, since the next request begins when
+        one ends. `since` is the earliest time at which these requests could start.
         """
         count = 0
         self.paused = False
@@ -238,7 +237,7 @@ class Connection:
         self._answered_at = now
 
     def wrote(self, began: float, ended: float) -> float:
-        """Counts a write of answers from `began` to `ended`; if they were made after `began`, from then on. Returns
+        """Counts a write of answers that began at `began`, or when the last answer was made if that was later. Returns
         `ended`."""
         metrics = self._metrics
         if metrics is not None:
@@ -363,7 +362,7 @@ class Connection:
 
     # --- answering ----------------------------------------------------------------------------------------------------
     def delay(self, api_key: int) -> PendingReply:
-        """Keeps the order of an answer that is not made yet."""
+        """Reserves the position of an answer that is not made yet."""
         pending = PendingReply()
         self.waiting.append(pending)
         self._barrier = api_key != PRODUCE
@@ -404,7 +403,7 @@ class Connection:
         if self.files or self.unsent > limit or not self.unsent:
             return None
         out = self.out
-        # A piece that was partly sent has left a view of its remainder.
+        # A partly sent piece is replaced by a view of its remainder.
         return out[0] if len(out) == 1 else b"".join(out)  # type: ignore[arg-type, return-value]
 
     def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:

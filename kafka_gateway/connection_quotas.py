@@ -39,7 +39,7 @@ class ConnectionQuotas:
         return self._window_began + WINDOW_S - now
 
     def add(self, address: str) -> bool:
-        """Whether one more connection from that address may stay; if so it is counted."""
+        """Counts a new connection from that address. Returns False if the connection must be closed."""
         self._window_count += 1
         if self._of_address[address] >= self.limits.overrides.get(address, self.limits.per_address):
             if not self._of_address[address]:

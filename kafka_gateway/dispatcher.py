@@ -76,7 +76,7 @@ class BegunReply(NamedTuple):
 
 
 class Dispatcher:
-    """`turn_began` is in seconds of SECONDS; requests count from then."""
+    """`turn_began` is a time of the clock SECONDS, from which the metrics of requests count."""
 
     def __init__(
         self, core: NodeCore, options: Options, apis: tuple[Api, ...], owner: Owner, counters: GatewayCounters
@@ -113,7 +113,7 @@ class Dispatcher:
         return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
 
     def stop(self, sessions: Mapping[int, GatewaySession]) -> None:
-        """Gives up all delayed answers except Produce's: new records will not come, but acknowledgements still may."""
+        """Cancels all delayed answers except those of Produce: new records will not come, but acknowledgements still may."""
         self._stopping = True
         for session in list(sessions.values()):
             for api_key, future in list(session.futures.values()):
@@ -122,7 +122,7 @@ class Dispatcher:
 
     # --- turns --------------------------------------------------------------------------------------------------------
     def begin_turn(self) -> float:
-        """Its time in seconds of SECONDS."""
+        """Returns the time at which the turn began, by the clock SECONDS."""
         self._turns.begin()
         self.turn_began = began = SECONDS()
         return began
@@ -155,9 +155,9 @@ class Dispatcher:
 
     # --- starting requests --------------------------------------------------------------------------------------------
     def take(self, session: GatewaySession, until: float) -> bool:
-        """Starts the requests that have arrived: at least one, and no more after `until` (in seconds of SECONDS). Returns
-        whether `until` stopped it. The connection ends with InvalidFrame, Malformed, CloseConnection and any other
-        exception of a handler, which is a defect."""
+        """Starts requests that have arrived: at least one, and none after `until` (a time of the clock SECONDS). Returns
+        whether it stopped early. The connection must be closed if it raises: InvalidFrame, Malformed, CloseConnection, or
+        any other exception of a handler, which is a defect."""
         connection = session.connection
         self._request_context.client = session.client
         try:
@@ -252,7 +252,7 @@ class Dispatcher:
         api_key: int,
         made: Coroutine[Any, Any, Sequence[Piece]],
     ) -> None:
-        """A delayed answer is large: it is made in slices."""
+        """Makes a large delayed answer in slices."""
         task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(made)
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._worked, session, pending, api_key, None))

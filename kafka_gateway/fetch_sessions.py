@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once and later only the changes; answers too have only changes.
+"""Fetch sessions (KIP-227): a consumer names its partitions once. Later requests and answers have only changes.
 
 Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala): epoch 0
 requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.
@@ -29,7 +29,7 @@ SLOTS = 1000
 EVICTION_MS = 120_000
 #: Partitions in all sessions together, about 400 bytes each.
 PARTITIONS = 250_000
-#: Partitions in one session; each request iterates over them. A consumer of more sends full fetches.
+#: Partitions in one session; each request iterates over them. A consumer of more partitions sends full fetches.
 PARTITIONS_A_SESSION = FORGOTTEN_A_REQUEST
 
 #: Rows processed in one step.
@@ -39,7 +39,7 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _MAX_INT32 = 0x7FFFFFFF
-#: For unknown partitions Kafka answers an empty list of aborted transactions, not null.
+#: For unknown partitions Kafka answers with an empty list of aborted transactions, not null.
 _UNKNOWN = (UnknownTopicOrPartition, UnknownTopicId)
 
 #: A topic as in requests (name or id), and a partition.
@@ -60,7 +60,7 @@ class CachedPartition:
         self.take(wanted)
 
     def take(self, wanted: FetchPartition) -> None:
-        """Sets how it is read from now on."""
+        """Replaces the read position and limits."""
         self.wanted = wanted
         #: Whether its topic id was unknown at the last lookup.
         self.is_nameless = not wanted.partition.topic and wanted.topic_id is not None
@@ -74,11 +74,11 @@ class CachedPartition:
         return True
 
     def record_answer(self, part: Fetched) -> bool:
-        """Records that the offsets of `part` are answered. Returns False if an incremental answer can omit the partition."""
+        """Remembers the answered offsets of `part`. Returns False if an incremental answer can omit the partition."""
         error, high_watermark, _, log_start, slices, _, diverging = part
         if high_watermark == self.high_watermark and log_start == self.log_start:
             return error is not None or bool(slices) or diverging is not None
-        # After an error: this differs from every real watermark, so that the next answer has the partition.
+        # After an error, -1 differs from every real watermark, so that the next answer has the partition.
         self.high_watermark = -1 if error is not None else high_watermark
         self.log_start = log_start
         return True
@@ -89,7 +89,7 @@ Row = tuple[CachedPartition, Fetched]
 
 
 class FetchSession:
-    """One consumer's partitions, in its order. `epoch` is the next request's; `created_ms` and `used_ms` are in ms of
+    """One consumer's partitions, in its order. `epoch` is that of the next request; `created_ms` and `used_ms` are in ms of
     the cache's clock."""
 
     __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "partitions", "session_id", "used_ms")
@@ -101,7 +101,7 @@ class FetchSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.created_ms = now_ms
         self.used_ms = now_ms
-        #: Partitions as counted by the cache.
+        #: The number of partitions that the cache counts for this session.
         self.counted = len(partitions)
         #: The partitions in order; None once they change. A delayed request keeps the order that it began with.
         self.order: Sequence[CachedPartition] | None = None
@@ -160,7 +160,7 @@ class FetchContext:
         """(error code, session id, rows of the answer) for the rows read for `partitions`."""
         if self._session is not None:
             if self._session.epoch != self._epoch:
-                # The client has sent the next request meanwhile, on another connection.
+                # Meanwhile the client has sent its next request on another connection.
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id, ()
             return 0, self._session.session_id, self._session.prune(rows)
         if self._creates:
@@ -248,7 +248,7 @@ class FetchSessionCache:
         else:
             old = (each for each in self._sessions.values() if each.used_ms - each.created_ms > EVICTION_MS)
             smallest = min(old, key=lambda each: (each.counted, each.session_id), default=None)
-            # Between equals the existing one stays.
+            # Among sessions of equal size the existing one stays.
             if smallest is None or size <= smallest.counted:
                 return False
             victim = smallest

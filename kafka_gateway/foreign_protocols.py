@@ -1,6 +1,6 @@
 """Recognises clients of other protocols by the four bytes in which Kafka's protocol has a frame's size.
 
-Pure. With it the log names the client's mistake instead of an absurd frame size.
+Pure. The log can then name the client's mistake instead of an absurd frame size.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _TLS_HANDSHAKE = 0x1603
 def foreign_protocol(size: int) -> str:
     """Names the protocol and the remedy; empty if the bytes match no known protocol."""
     if size >> 16 == _TLS_HANDSHAKE:
-        return "a TLS hello, and this listener speaks plain text: the client's security.protocol has to be PLAINTEXT"
+        return "a TLS hello, but this listener is plaintext; set the client's security.protocol to PLAINTEXT"
     first = (size & 0xFFFF_FFFF).to_bytes(4, "big")
     if first in _HTTP:
-        return "an HTTP request, and this listener speaks Kafka's protocol"
+        return "an HTTP request, but this listener speaks Kafka's protocol"
     if first == _HTTP2:
-        return "an HTTP/2 preface, as gRPC's, and this listener speaks Kafka's protocol"
+        return "an HTTP/2 preface (perhaps of gRPC), but this listener speaks Kafka's protocol"
     return ""

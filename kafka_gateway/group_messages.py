@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Reads small Heartbeat, OffsetCommit, JoinGroup and SyncGroup requests, the most frequent of groups, and writes the answers.
+"""Reads the most frequent group requests (Heartbeat, OffsetCommit, JoinGroup, SyncGroup) if small, and writes the answers.
 
 Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
 same values (the readers and writers by schema are the oracle in the tests). For a request that is malformed, large or unusual
@@ -53,7 +53,7 @@ _new_tuple = tuple.__new__
 
 
 def read_heartbeat(data: bytearray, start: int, end: int, version: int) -> Heartbeat | None:
-    """Reads a Heartbeat 0 to 4 from after its correlation id."""
+    """Reads a Heartbeat, versions 0 to 4. `start` is the position after the correlation id."""
     if end - start > SMALL_BYTES:
         return None
     try:
@@ -73,7 +73,7 @@ def heartbeat(cursor: FrameCursor, version: int) -> Heartbeat:
 
 
 def read_offset_commit(data: bytearray, start: int, end: int, version: int) -> OffsetCommit | None:
-    """Reads an OffsetCommit 2 to 10 from after its correlation id."""
+    """Reads an OffsetCommit, versions 2 to 10, as `read_heartbeat` does."""
     if end - start > SMALL_BYTES:
         return None
     try:
@@ -118,7 +118,7 @@ def offset_commit(cursor: FrameCursor, version: int) -> OffsetCommit | None:
 
 
 def read_join_group(data: bytearray, start: int, end: int, version: int) -> JoinGroup | None:
-    """Reads a JoinGroup 0 to 9 from after its correlation id."""
+    """Reads a JoinGroup, versions 0 to 9, as `read_heartbeat` does."""
     if end - start > SMALL_BYTES:
         return None
     try:
@@ -160,7 +160,7 @@ def join_group(cursor: FrameCursor, version: int) -> JoinGroup | None:
 
 
 def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
-    """Reads a SyncGroup 0 to 5 from after its correlation id. The reader by schema also gets a version 5 without protocol."""
+    """Reads a SyncGroup, versions 0 to 5, as `read_heartbeat` does. Version 5 without a protocol is left to the schema."""
     if end - start > SYNC_BYTES:
         return None
     try:

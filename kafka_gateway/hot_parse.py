@@ -23,7 +23,7 @@ REMEMBERED_PARTITIONS = 100_000
 #: Most topics, and most partitions, in one request. A frame of 100 MB could name millions, and their objects are freed at
 #: once, which takes 20 ms for 100,000.
 PARTITIONS_A_REQUEST = 50_000
-#: Most partitions that one request may remove from a session, which has no more (`fetch_sessions.py`).
+#: Most partitions that one request may remove from a session. A session has no more (`fetch_sessions.py`).
 FORGOTTEN_A_REQUEST = 20_000
 #: Most topics, and most partitions, of a Produce that `HotParser.produce` reads.
 AT_ONCE = 500
@@ -37,11 +37,11 @@ _new_tuple = tuple.__new__
 
 
 class Malformed(Exception):
-    """The frame is not a request of its version. Kafka then closes the connection."""
+    """The frame is not a valid request of its version. The connection is closed, as in Kafka."""
 
 
 class PartitionNames:
-    """Caches one TopicPartition per pair, by the bytes of the topic's name in requests."""
+    """Caches TopicPartitions by the encoded name of the topic and the index."""
 
     def __init__(self) -> None:
         self.topics: dict[bytes, dict[int, TopicPartition]] = {}
@@ -99,12 +99,12 @@ class FrameCursor:
         value = self.int32()
         at = self.skip(4)
         data = self.data
-        # Two halves: a literal beyond 32 bits would make C's arithmetic Python's.
+        # In two halves: with a literal beyond 32 bits, Cython would compute with Python integers.
         value = value * 0x10000 + (data[at] << 8 | data[at + 1])
         return value * 0x10000 + (data[at + 2] << 8 | data[at + 3])
 
     def varint(self) -> int:
-        """Unsigned, of at most five bytes."""
+        """An unsigned varint of at most five bytes."""
         value = shift = 0
         while shift < 35:
             at = self.skip(1)
@@ -128,7 +128,7 @@ class FrameCursor:
         if not self.flexible:
             return self.int16()
         size = self.varint() - 1
-        if size > 0x7FFF:  # LONGEST_STRING, which would be an object's attribute here
+        if size > 0x7FFF:  # LONGEST_STRING; as a global it would be looked up each time
             raise Malformed(f"a string of {size} bytes before {self.at}; at most {LONGEST_STRING} are allowed")
         return size
 
@@ -236,8 +236,8 @@ class HotParser:
         return None if name is None else name.encode()
 
     def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:
-        """Reads a Produce 3 to 13 from after its correlation id. None if it names more than AT_ONCE topics or partitions;
-        `reading` reads those in steps. `view` is a view of `data`. Raises Malformed."""
+        """Reads a Produce, versions 3 to 13. `start` is the position after the correlation id; `view` is a view of `data`.
+        Returns None if there are more than AT_ONCE topics or partitions; `reading` reads those. Raises Malformed."""
         by_id = version >= 13
         cursor = FrameCursor(data, start, end, version >= 9)
         cursor.header()
@@ -297,7 +297,7 @@ class HotParser:
                 request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
 
     def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
-        """Reads a Fetch 4 to 18 from after its correlation id. Raises Malformed."""
+        """Reads a Fetch, versions 4 to 18. `start` is the position after the correlation id. Raises Malformed."""
         reading = FetchReading()
         reading.begin(self, data, start, end, version)
         reading.step(2 * PARTITIONS_A_REQUEST + 2)
@@ -359,7 +359,7 @@ def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:
 
 
 class ProduceReading:
-    """Reads a Produce in steps: call `begin`, then `step` until it returns True; `request` is complete then. Owns the bytes."""
+    """Reads a Produce in steps: call `begin`, then `step` until it returns True and `request` is complete. Keeps the bytes."""
 
     def begin(self, parser: HotParser, data: bytearray, view: memoryview, start: int, end: int, version: int) -> None:
         cursor = FrameCursor(data, start, end, version >= 9)
@@ -406,7 +406,7 @@ class ProduceReading:
 
 
 class FetchReading:
-    """Reads a Fetch in steps: call `begin`, then `step` until it returns True; `request` is complete then."""
+    """Reads a Fetch in steps: call `begin`, then `step` until it returns True and `request` is complete."""
 
     def begin(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
         """As `HotParser.fetch`. Raises Malformed."""

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 #: Most concurrent lookups of one request that wait for disks or the bucket.
 WAITS = 64
-#: The principal of every client, without authentication.
+#: The principal of every client, as there is no authentication.
 ANONYMOUS = "User:ANONYMOUS"
 
 Item = TypeVar("Item")
@@ -63,8 +63,8 @@ Fields = Mapping[str, Any]
 
 
 class Delayed(NamedTuple):
-    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal. If the wait
-    may last minutes, `kept` replaces the request: it is the part that `refuse` reads. Parsed rows take many times the memory of
+    """An answer that `fields` makes from the future's result. If the future fails, the request is refused. If the wait may
+    last minutes, `kept` replaces the request: it is the part that `refuse` reads. Parsed rows take many times the memory of
     the request's bytes, and only these bytes are counted."""
 
     future: asyncio.Future[Any]
@@ -115,8 +115,8 @@ class Call:
 
     async def waiting(self, answer: Awaitable[Result]) -> Result:
         """Waits for another part of the node, such as a coordinator. Meanwhile the request leaves its slot among the long
-        requests; afterwards it has another slice. A future that is done already brings no new slice: no other request has
-        used the loop since, and thousands of rows that are refused at once would be one step."""
+        requests; afterwards it begins a new slice. A future that is already done begins none, since no other request has
+        used the event loop: otherwise thousands of rows that are refused at once would run without a pause."""
         is_there = isinstance(answer, asyncio.Future) and answer.done()
         if not is_there:
             self.turn.leave()
@@ -150,7 +150,7 @@ class Call:
 
 
 async def _fewer(under_way: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """The tasks that still run once at least one has ended. Raises what an ended one raised."""
+    """Waits until a task has ended, and returns those that still run. Raises the exception of an ended task."""
     done, rest = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -287,8 +287,8 @@ class MessageHandler:
         client: ConnectedClient,
         client_id: str,
     ) -> Made:
-        """The answer to a request that a native codec has read, if it is too large for that codec. `request` has the fields
-        that `refuse` reads."""
+        """Writes an answer that is too large for the native codec that read its request. `request` has the fields that
+        `refuse` reads."""
         turn = self._options.scheduler.turn(client.is_there)
         call = Call(self._core, messages_of(self._schema, version), self._options, client_id, client, turn)
         return self._written(fields(answer, call), request, call, correlation)
@@ -313,7 +313,7 @@ class MessageHandler:
             return await self._finish(answer, request, call, correlation)
         finally:
             call.turn.leave()
-            answer.close()  # it has not begun if its task was cancelled before
+            answer.close()  # the coroutine has not begun if its task was cancelled first
 
     async def _write_on(
         self, writing: Generator[None, None, Sequence[Piece]], request: Any, call: Call, correlation: int
@@ -327,7 +327,7 @@ class MessageHandler:
         self, answer: Fields | Delayed | Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
         if isinstance(answer, Delayed):
-            call.turn.leave()  # it may wait for minutes: it gives up its slot
+            call.turn.leave()  # the wait may last minutes, so the request gives up its slot
             await asyncio.wait({answer.future})
             answer = self._ended(answer, request, call)
             call.turn.resume()

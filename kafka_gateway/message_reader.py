@@ -32,7 +32,7 @@ ROWS_A_REQUEST = PARTITIONS_A_REQUEST
 #: Elements between two checks of the clock.
 _LOOK = 16
 
-#: From a message and a position to the value and the position after it. Raises Malformed.
+#: Takes a message and a position. Returns the value and the position after it. Raises Malformed.
 Read = Callable[[bytes, int], tuple[Any, int]]
 #: As `Read`, in steps.
 Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]]
@@ -94,7 +94,7 @@ class _Stepped:
 
     def __init__(self, steps: Steps, empty: Any) -> None:
         self._steps = steps
-        #: The value after the bound on rows was reached.
+        #: The value of a field beyond the bound on rows.
         self.empty = empty
 
     def __call__(self, reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:

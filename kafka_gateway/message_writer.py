@@ -26,7 +26,7 @@ from storage_tiers.errors import PolicyViolation
 
 #: Largest answer. Kafka's limit is 2 GiB, where the size no longer fits a frame's four bytes.
 ANSWER_BYTES = 256 << 20
-#: Most rows of one answer, in all of its arrays. They take some seconds, during which the request has one of few slots.
+#: Most rows of one answer, in all of its arrays. They take some seconds, during which the request occupies one of few slots.
 ANSWER_ROWS = 2_000_000
 #: Written bytes become a piece at this size.
 _PIECE_BYTES = 64 << 10
@@ -72,7 +72,7 @@ class Writing:
         self._rows = 0
 
     def cut(self) -> None:
-        """Ends a piece: the bytes written since the last one. Raises PolicyViolation if the answer gets too large."""
+        """Makes a piece of the bytes written since the last one. Raises PolicyViolation if the answer gets too large."""
         if self.out:
             self._add(bytes(self.out))
             self.out.clear()
@@ -101,8 +101,8 @@ class Writing:
         self.size += len(data)
 
     def joined(self) -> Generator[None, None, list[bytes]]:
-        """Takes out the pieces to send and joins small ones, in steps. Every array's count is a piece, and unjoined each piece
-        would be a buffer of the system call."""
+        """Takes out the pieces to send and joins small ones, in steps. Every array's count is a piece; without joining,
+        each piece would be one buffer of the system call."""
         self.cut()
         pieces, self.pieces = self.pieces, []
         pieces.reverse()
@@ -144,7 +144,7 @@ class _Field:
 
 
 class Plan:
-    """The writer of one class of kio's."""
+    """The writer of one of kio's classes."""
 
     def __init__(self, kind: Any) -> None:
         fields = dataclasses.fields(kind)
@@ -158,7 +158,7 @@ class Plan:
         self.in_steps = any(field.steps is not None for field in self._fields)
 
     def write(self, out: bytearray, values: Values, codes: dict[int, int]) -> None:
-        """An entity without arrays of entities."""
+        """Writes an entity without arrays of entities."""
         if self._has_code and (code := int(values["error_code"])):
             codes[code] = codes.get(code, 0) + 1
         for field in self._fields:

@@ -72,7 +72,7 @@ class Messages:
         self._tagged_header = bool(response_kind.__header_schema__.__flexible__)
 
     def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
-        """Reads the request in steps. Returns it, and whether it exceeds the bound on rows; if so it is cut there. Ignores
+        """Reads the request in steps. Returns it, and whether it exceeds the bound on rows; if so, it ends there. Ignores
         trailing bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
         self.check(len(body))
         reading = MessageReading(body, turn)
@@ -85,7 +85,7 @@ class Messages:
         return at_once(self._steps, body)[0]
 
     def check(self, size: int) -> None:
-        """Raises Malformed if a request has more bytes than are read; before it is copied."""
+        """Raises Malformed if a request is too large to be read. Is called before the request is copied."""
         if size > self._most:
             raise Malformed(f"{self._request_kind.__name__} of {size} bytes; at most {self._most} are accepted")
 

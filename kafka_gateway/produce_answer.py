@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Writes answers of Produce into one buffer of their exact size: with `hot_parse` the hot path of a busy node.
+"""Writes answers of Produce into one buffer of their exact size. Together with `hot_parse` it is a busy node's hot path.
 
 Plain Python; `produce_answer.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
 same bytes (kio's are the oracle in the tests). If anything failed it writes nothing, and the handler's slower path answers.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AnswerWriter:
-    """Fills a buffer, which the caller makes of exactly the right size."""
+    """Fills a buffer of a size that the caller computes; a larger answer raises ValueError."""
 
     def __init__(self, size: int) -> None:
         self.out = bytearray(size)
@@ -99,7 +99,7 @@ def produce_answer(
             size += (0 if version >= 13 else varint_size(len(key) + 1)) + varint_size(partitions + 1) + 1
         else:
             size += 6
-    # One byte less if not flexible: no tags after the header.
+    # Versions that are not flexible need one byte less: they have no tags after the header.
     writer = AnswerWriter(size if flexible else size - 1)
     writer.int32(len(writer.out) - 4)
     writer.int32(correlation)

@@ -1,4 +1,4 @@
-"""Refusals of Produce partitions that need no look at the records.
+"""Refusals of Produce partitions that do not depend on the records.
 
 One cached error answers many rows: making one for each of 25,000 rows takes 35 ms.
 """

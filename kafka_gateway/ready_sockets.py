@@ -24,7 +24,7 @@ LEAST_SHARE_S = 0.000_05
 #: Most ready sockets that one poll returns, for other clients and for members. A turn serves as many of them as its slice has
 #: time for, at least one. A poll of thousands takes most of a millisecond, but a turn of members beside others serves some ten.
 EVENTS_A_TURN, MEMBERS_A_POLL = 4096, 256
-#: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
+#: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send them at once.
 MEMBER_APIS = frozenset({11, 12, 13, 14})
 #: The requests for which the members' turn is shortened: Produce and Fetch. If others counted, such as the FindCoordinator of
 #: each joining member, a rebalance on an otherwise idle node would take twice the time.
@@ -85,7 +85,7 @@ class ReadySockets:
 
 class LoopSockets:
     """Sockets that the event loop watches itself: `turn_of` serves each in a turn of its own. Once a socket shares its
-    epoll's turns it stays there, also when most others have left."""
+    epoll's turns it stays there, even if most others have left."""
 
     __slots__ = ("_loop", "_sessions", "_turn_of")
 
@@ -111,7 +111,7 @@ class LoopSockets:
         self._loop.remove_reader(session.fd)
 
     def share(self, session: GatewaySession) -> None:
-        """From now on it shares its epoll's turns."""
+        """Moves a socket to the turns of its epoll for good."""
         self.remove(session)
         session.epoll.register(session.fd, session.events)
 

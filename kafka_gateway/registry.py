@@ -2,7 +2,7 @@
 
 Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test has the recorded table). A request with another
 version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised but not served: librdkafka does not
-compress if they are missing (KAFKA-18659). Client telemetry is advertised if something receives it (`api_versions.py`).
+compress if they are missing (KAFKA-18659). Client telemetry is advertised only if the node collects it (`api_versions.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from kafka_gateway.small_requests import NativeCodec, SmallRequests
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row. Versions `served_from` to `highest` are answered, `lowest` to `highest` advertised."""
+    """One row of the table. Versions `served_from` to `highest` are answered, `lowest` to `highest` advertised."""
 
     key: int
     name: str

@@ -1,9 +1,9 @@
-"""The memory of all connections together for requests that are incomplete, in progress or waiting, and for large answers
-that are not sent yet.
+"""Bounds the memory that all connections together use for requests (incomplete, in progress or waiting) and for large
+answers that are not sent yet.
 
 One connection may hold a request of the largest size, and an answer; this pool bounds their sum. Connections report the bytes
-that they hold; the pool picks the connection to close and the server closes it. Does not promise: that the bound holds within
-a turn, only at its end.
+that they hold; the pool picks the connection to close and the server closes it. The bound holds at the end of a turn, but not
+within it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafka_gateway.session import GatewaySession
 
 
 class RequestMemoryPool:
-    """At most `limit_bytes`. Empty buffers that connections keep count too; they are taken back when room is needed."""
+    """At most `limit_bytes`. Empty buffers that connections keep count too; they are reclaimed when room is needed."""
 
     def __init__(self, sessions: Mapping[int, GatewaySession], limit_bytes: int) -> None:
         self._sessions = sessions
@@ -53,7 +53,7 @@ class RequestMemoryPool:
                 del self.held_by_address[session.address[0]]
 
     def reclaim(self, active_before: float) -> None:
-        """Takes back the empty buffers of connections that were last active before then."""
+        """Reclaims the empty buffers of connections that have not been active since then."""
         for session in self._sessions.values():
             if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
                 session.connection.discard()

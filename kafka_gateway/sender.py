@@ -4,7 +4,7 @@ A large answer is sent in shares, so that its reader delays no other client. Eac
 connection has a share of that budget, and a second share of the same size for bytes in memory. Files are sent by sendfile,
 which would block the whole event loop during a disk read. So both ends of a share are first probed without blocking; if they
 are not in memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait
-for the budget: hundreds of backfills would use that up first.
+for the budget, which hundreds of backfills would use up first.
 
 While other clients get small answers, a thread sends large files. If the event loop spent milliseconds on a backfill, it would
 have used up its scheduler time slice when a small request arrives, and the request would wait; this way the thread waits. The
@@ -47,7 +47,7 @@ LEAST_IN_THREAD = 256 << 10
 #: Seconds without a small answer after which the loop sends large files itself.
 QUIET_S = 1.0
 
-#: The file system does not support reads that do not block.
+#: Errors of a file system that does not support reads without blocking.
 _CANNOT_PROBE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -64,7 +64,7 @@ class Progress(enum.Enum):
     THREAD = "a thread reads or sends the next bytes; `resume` will be called"
 
 
-#: Called on the event loop when a thread is done: the owner, the failure, and whether the socket is full now.
+#: Called on the event loop when a thread is done, with the owner, the failure, and whether the socket is full now.
 Resume = Callable[[Owner, OSError | None, bool], None]
 #: The same, with the owner bound.
 Resumed = Callable[[OSError | None, bool], None]
@@ -142,9 +142,9 @@ class Sender:
         return connection.unsent == 0
 
     def _send_bytes(self, sock: socket.socket, connection: Connection) -> int:
-        """Writes the byte pieces before the next file once. Returns how many bytes were sent."""
+        """Writes the byte pieces before the next file, with one system call. Returns how many bytes were sent."""
         pieces, size = connection.to_send(GATHERED)
-        # Not with MSG_MORE before a file: on loopback it halves the rate of 1 MiB fetches.
+        # MSG_MORE before a file would halve the rate of 1 MiB fetches on loopback.
         if len(pieces) == 1:
             count = sock.send(pieces[0])
         elif size <= JOINED_BYTES:

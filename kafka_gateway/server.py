@@ -1,4 +1,4 @@
-"""The shell around `connection.py`: sockets in, sockets out, on the event loop.
+"""Serves clients of Kafka's protocol on the event loop: owns the sockets of the connections in `connection.py`.
 
 Client sockets share an epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
 or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
@@ -50,7 +50,7 @@ from storage_tiers.turns import SLICE_S
 RECEIVE_BUFFER = 1 << 20
 #: Seconds between checks for idle connections, and until an empty buffer is taken back.
 SWEEP_S = 10.0
-#: As long as there are no more connections, the event loop watches them itself (`LoopSockets`).
+#: Up to this many connections, the event loop watches their sockets itself (`LoopSockets`).
 WATCHED_BY_LOOP = 8
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
@@ -59,8 +59,8 @@ _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 async def serve(
     core: NodeCore, options: Options, own: Mapping[str, socket.socket] | None = None, shared: NamedSockets = ()
 ) -> GatewayServer:
-    """Serves until `stop`: on its `own` sockets, by the names of their listeners, or without them on the settings' addresses,
-    and on sockets `shared` with other processes. Raises OSError if an address cannot be bound."""
+    """Serves until `stop`. `own` are listening sockets by listener name; without them it binds the settings' addresses.
+    `shared` are sockets from which other processes accept too. Raises OSError if an address cannot be bound."""
     server = GatewayServer(core, options)
     server.start(own or {each.listener: listen(each.host, each.port) for each in options.settings.listeners}, shared)
     return server
@@ -80,7 +80,7 @@ class GatewayServer:
         self._sender = Sender(self._loop)
         self._by_loop = LoopSockets(self._loop, self._turn_of)
         self._dirty: list[GatewaySession] = []
-        #: Connections with received requests that could not start before. All share one slice of a turn.
+        #: Connections with received requests that could not start yet. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
         self._flush_scheduled = self._resume_scheduled = self._stopping = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
@@ -201,7 +201,7 @@ class GatewayServer:
         try:
             self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
         finally:
-            # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
+            # `began` saves a second reading of the clock: the answers are written as soon as they are made.
             self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
@@ -214,7 +214,7 @@ class GatewayServer:
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
         connection = session.connection
         if session.resuming and not events & BROKEN:
-            return  # requests that arrived before come first, also if the client has closed its half
+            return  # earlier requests come first, even if the client has closed its half
         if self._stopping or session.ending is not None or connection.stalled:
             if events & GONE:
                 self._gone(session, events)
@@ -427,7 +427,7 @@ class GatewayServer:
             return
         session.events = events
         if session.by_loop:
-            # Permanently: a connection that blocks once will block again, and each change costs two system calls.
+            # For good: a connection that blocks once will block again, and each change costs two system calls.
             self._by_loop.share(session)
         else:
             session.epoll.modify(session.fd, events)
@@ -476,7 +476,7 @@ class GatewayServer:
         self._acceptor.leave(session.address[0])
 
     def _close_idle(self, sessions: deque[GatewaySession], oldest: float) -> None:
-        """In slices of the event loop: thousands may become idle together."""
+        """Closes in slices of the event loop: thousands may become idle together."""
         until = SECONDS() + SLICE_S
         while sessions:
             session = sessions.popleft()

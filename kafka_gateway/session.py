@@ -56,7 +56,7 @@ class GatewaySession:
         self.epoll = epoll
         self.events = READ
         self.last_active = now
-        #: As counted by the request memory pool.
+        #: The bytes that the request memory pool counts for it.
         self.held_bytes = 0
         #: Bytes of the request that a task works on, or that waits.
         self.working_bytes = 0
@@ -65,7 +65,7 @@ class GatewaySession:
         self.by_loop = False
         #: Whether the client's disconnect is queued.
         self.leaving = False
-        #: Whether it is queued because received requests could not start before.
+        #: Whether it is queued because received requests could not start yet.
         self.resuming = False
         #: A thread reads or sends its next bytes; the event loop sends none meanwhile.
         self.in_thread = False

@@ -16,7 +16,7 @@ _UNBOUNDED = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one connection, in bytes. Names are Kafka's where it has the setting."""
+    """Bounds of one connection, in bytes. Comments name the config that sets a bound."""
 
     #: `socket.request.max.bytes`
     request_max_bytes: int = 100 << 20
@@ -40,9 +40,9 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Bounds apply to all listeners together. Times are in milliseconds. Names are Kafka's where it has the setting."""
+    """Bounds apply to all listeners together. Times are in milliseconds. Comments name the config that gives a value."""
 
-    #: Each has another name. Port 0 takes a free port; an empty host is every address of this machine.
+    #: Their names are distinct. Port 0 takes a free port; an empty host means every address of this machine.
     listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

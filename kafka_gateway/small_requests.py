@@ -1,7 +1,7 @@
 """Serves the small requests of an API by a native codec, and leaves all others to the API's handler by schema.
 
-It serves APIs whose requests are many and mostly small. The codec's reader returns None for a request that it does not read;
-the handler by schema then reads or refuses that request. So only the schema decides which requests are malformed.
+It serves APIs whose requests are frequent and mostly small. The codec's reader returns None for a request that it cannot
+read; the handler by schema then reads or refuses that request. So only the schema decides which requests are malformed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NativeCodec(NamedTuple):
 
 
 class SmallRequests:
-    """A Handler."""
+    """A `Handler` that tries the native codec first."""
 
     def __init__(
         self, core: NodeCore, options: Options, api: str, codec: NativeCodec, by_schema: MessageHandler

@@ -27,7 +27,7 @@ from storage_tiers.uuids import uuid_text
 
 #: Most client instances in memory. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
 INSTANCES = 16_384
-#: Least time that an instance stays without a request. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
+#: Least time that an instance without requests is kept. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
 EXPIRY_MS = 60_000
 DEFAULT_INTERVAL_MS = 300_000
 EVERYTHING = "*"
@@ -91,7 +91,7 @@ class TelemetryClient(NamedTuple):
     client: ConnectedClient
 
     def known(self) -> dict[str, str]:
-        """The values by selectors of a subscription's `match`."""
+        """The values that a subscription's `match` tests, by selector."""
         return {
             "client_instance_id": uuid_text(self.instance_id),
             "client_id": self.client_id,
@@ -103,7 +103,7 @@ class TelemetryClient(NamedTuple):
 
 
 class Subscribed(NamedTuple):
-    """A client's subscriptions in one. `metrics` are prefixes of names, `subscription_id` changes with any of them."""
+    """A client's subscriptions, merged. `metrics` are prefixes of names. `subscription_id` changes with the other fields."""
 
     subscription_id: int
     interval_ms: int
@@ -145,8 +145,8 @@ class _Instance:
 
 
 class Telemetry:
-    """The clients that push metrics, by client instance id. There are at most `instances`; for one more, the client that has
-    been silent for longest is removed. `max_bytes` bounds a push before it is decompressed."""
+    """The clients that push metrics, by client instance id. There are at most `instances`: a new one evicts the client that
+    has been silent longest. `max_bytes` bounds a push before it is decompressed."""
 
     def __init__(self, receiver: Receiver | None, *, max_bytes: int, instances: int = INSTANCES) -> None:
         self._receiver = receiver

@@ -35,7 +35,7 @@ def wrong_voter(request: Any, call: Call) -> Fields | None:
         message = f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{ours}"'
         return refuse(request, call, ErrorCode.INCONSISTENT_CLUSTER_ID, message)
     if request.voter_id < 0 or request.voter_directory_id is None:
-        message = "A voter is named by its id, which is 0 or above, and its directory's id"
+        message = "A voter needs an id of 0 or above and a directory id"
         return refuse(request, call, ErrorCode.INVALID_REQUEST, message)
     return None
 

@@ -21,7 +21,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.reply import Reply
 
 KEY = 18
-#: Advertised only if something receives clients' metrics (KIP-714).
+#: Advertised only if the node collects clients' metrics (KIP-714).
 TELEMETRY_KEYS = (71, 72)
 #: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -34,7 +34,7 @@ async def serve(request: Any, call: Call) -> Fields:
         if repeated is None:
             rows.append(_result(call, topic.name, result, configs))
             continue
-        # Last: any other problem of the topic is reported first.
+        # Any other problem of the topic takes precedence.
         problem = InvalidReplicaAssignment(f"Found multiple manual partition assignments for partition {repeated}")
         bad.append(_result(call, topic.name, result if isinstance(result, LogError) else problem, configs))
     refused = (

@@ -1,4 +1,4 @@
-"""DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a quorum of one.
+"""DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a controller quorum of one voter.
 
 A request must name the metadata log's one partition and nothing else, as in Kafka. v2 has error messages and the voters'
 addresses. A voter's address is that of the client's listener, as controllers have no listener of their own. Directory ids

@@ -1,4 +1,4 @@
-"""Fetch, key 1, versions 4 to 18: records from an offset on.
+"""Fetch, key 1, versions 4 to 18: reads records from an offset onwards.
 
 v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The core waits for `min_bytes`. An
 answer alternates header bytes and file slices; records never pass through Python. As in Kafka, partitions that do not exist
@@ -366,7 +366,7 @@ def _framed(
 
 
 def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
-    """Runs of rows with one topic: its key and their number."""
+    """Groups adjacent rows of a topic: (topic key, number of rows)."""
     return [(key, sum(1 for _ in group)) for key, group in groupby(rows, _key_of)]
 
 
@@ -391,7 +391,7 @@ def _partition(index: int, part: Fetched, version: int) -> bytes:
     """A partition's fields up to the size of the records."""
     flexible = version >= 12
     if flexible and not part.slices and part.aborted is None:
-        # The fast path: most partitions of a consumer of many are empty.
+        # The fast path: when a consumer reads many partitions, most are empty.
         error, high_watermark, stable, log_start = part[:4]
         code = 0 if error is None else code_of(error)
         return _PARTITION_V5.pack(index, code, high_watermark, stable, log_start) + _NOTHING_V12
@@ -412,7 +412,7 @@ def _partition(index: int, part: Fetched, version: int) -> bytes:
 
 
 def _partition_tags(cached: CachedPartition, part: Fetched, hints: LeaderHints | None) -> bytes:
-    """After the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag 1."""
+    """The tags after the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag 1."""
     leader = None if hints is None else hints.of(part.error, cached.key, cached.index)
     if part.diverging is None and leader is None:
         return b"\0"

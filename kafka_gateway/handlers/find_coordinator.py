@@ -19,7 +19,7 @@ Find = Callable[[str, Caller], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
-#: The versions with one key have this error message if there is no error, as in Kafka.
+#: Versions with a single key have this error message in a successful answer, as in Kafka.
 _NO_ERROR = "NONE"
 
 

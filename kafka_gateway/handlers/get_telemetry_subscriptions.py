@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions, key 71, version 0 (KIP-714): which metrics a client must push, and how often.
 
-Advertised only if something receives metrics, and answered in any case, as in Kafka. Subscriptions are the configs of the
-resource type "client metrics".
+ApiVersions advertises it only if the node collects clients' metrics, but it is always answered, as in Kafka. Subscriptions
+are the configs of the resource type "client metrics".
 """
 
 from __future__ import annotations

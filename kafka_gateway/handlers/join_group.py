@@ -1,6 +1,6 @@
 """JoinGroup, key 11, versions 0 to 9: a member joins, and gets its answer when all have joined.
 
-v1 has a separate rebalance timeout. v4 makes new members join again with the id that they get (KIP-394). v5 has static members
+v1 has a separate rebalance timeout. v4 makes new members join again with their assigned id (KIP-394). v5 has static members
 (KIP-345), v8 a reason (KIP-800). v9 lets a leader skip the assignment (KIP-814).
 """
 
@@ -37,7 +37,7 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _long(request: Any, call: Call) -> Fields:
-    """No coordinator takes so many protocols, so nothing waits here."""
+    """Every coordinator refuses so many protocols, so the request does not wait."""
     protocols = [_protocol(each) async for each in call.each(request.protocols)]
     return _fields(await call.waiting(call.core.groups.join(_join(request, protocols, call), call.caller)), call)
 
@@ -68,7 +68,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _named(member_id: str, code: int) -> str:
-    """The member id of a refusal that did not come from a group: as in Kafka, only if the request is at fault."""
+    """The member id in a refusal that did not come from a group. As in Kafka, only INVALID_GROUP_ID repeats the request's."""
     return member_id if code == ErrorCode.INVALID_GROUP_ID else UNKNOWN_MEMBER
 
 
@@ -102,7 +102,7 @@ def _answer(call: Call, code: int, joined: Joined) -> Fields:
 def in_steps(
     joined: Joined, version: int, correlation: int, codes: Counter[int]
 ) -> Generator[None, None, Sequence[bytes]] | None:
-    """Writes the answer to the leader of a large group, in a fifth of the schema's time; None if it is too large."""
+    """Writes the answer to the leader of a large group, five times as fast as by schema. None if the answer is too large."""
     members = joined.members
     if (
         len(members) > MEMBERS_IN_STEPS
@@ -119,7 +119,7 @@ def _in_steps(
     for at in range(0, len(members), MEMBERS_AT_ONCE):
         pieces.append(join_group_rows(members[at : at + MEMBERS_AT_ONCE], version))
         yield
-    # An answer without members ends with their count, and its tags in versions that have some.
+    # An answer without members ends with their count and, in flexible versions, with its tagged fields.
     bare = join_group_answer(joined._replace(members=()), version, correlation, codes)
     assert bare is not None
     flexible = version >= 6

@@ -1,4 +1,4 @@
-"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 a request has one member, and its error is the answer's."""
+"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 a request has one member, whose error is that of the answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ListConfigResources, key 74, versions 0 to 1 (KIP-1142): the resources that DescribeConfigs describes.
 
-v0, formerly ListClientMetricsResources, lists client metrics subscriptions only; v1 the requested types, or all.
+v0, formerly ListClientMetricsResources, lists only client metrics subscriptions. v1 lists the requested types, or all types.
 """
 
 from __future__ import annotations

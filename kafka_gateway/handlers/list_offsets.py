@@ -28,7 +28,7 @@ SINCE: dict[int, int] = {
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 
-#: Partitions of one lookup.
+#: Most partitions of one lookup.
 GROUP = 32
 
 Answer = TimestampOffset | LogError | None

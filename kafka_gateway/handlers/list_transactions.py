@@ -15,14 +15,14 @@ from kafka_gateway.message_handler import Call, Fields
 
 async def serve(request: Any, call: Call) -> Fields:
     known: set[str] = set()
-    unknown: dict[str, None] = {}  # each once, in order
+    unknown: dict[str, None] = {}  # without duplicates, in order
     async for each in call.each(request.state_filters):
         if each in STATES:
             known.add(each)
         else:
             unknown[each] = None
     wanted = ListTransactions(
-        frozenset(known or islice(unknown, 1)),  # none has an unknown state
+        frozenset(known or islice(unknown, 1)),  # no transaction has an unknown state
         frozenset(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
         getattr(request, "transactional_id_pattern", None) or None,

@@ -1,7 +1,7 @@
 """Metadata, key 3, versions 0 to 13: brokers, topics, and the leaders of their partitions.
 
-Topics are requested by name (v12: or id), all of them with null (v0: with an empty list). Unknown topics are created first
-if `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an error for the whole answer.
+Topics are requested by name or (v12) by id. Null requests all topics; in v0 an empty list does. Unknown topics are created
+first if `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an error for the whole answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kafka_gateway.messages import from_uuid, to_uuid
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
-#: Authorized operations if they are not requested; otherwise all of them, as the node has no authorizer: one bit per
-#: AclOperation that applies to a topic or to the cluster.
+#: Authorized operations in an answer: NOT_ASKED if they were not requested, otherwise all of them, as the node has no
+#: authorizer. There is one bit per AclOperation that applies to a topic or to the cluster.
 NOT_ASKED = -2147483648
 ALL_TOPIC_OPERATIONS = 3576
 ALL_CLUSTER_OPERATIONS = 8096
@@ -50,7 +50,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId], created: Set[str]) -> Iterator[Any]:
-    """The answer. Just `created` topics are still unknown in it, as in Kafka: clients retry and then find them."""
+    """The rows of the answer. As in Kafka, topics that were just `created` are still unknown in it; clients retry."""
     asked: Iterator[tuple[str | None, TopicId | None]] = itertools.chain(
         ((name, None) for name in names), ((None, topic_id) for topic_id in ids)
     )
@@ -65,7 +65,7 @@ def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]
 
 
 async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
-    """(names, ids) without duplicates, in order. A request with an id has no names. Raises InvalidRequest."""
+    """(names, ids) without duplicates, in order. If a topic has an id, names are ignored. Raises InvalidRequest."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
     async for topic in call.each(request.topics):

@@ -1,6 +1,6 @@
 """OffsetFetch, key 9, versions 1 to 10: a group's committed positions. Null topics (v2) mean all.
 
-v2 has an error for the whole answer, v7 can refuse offsets of open transactions (KIP-447), v8 asks for many groups at once, v10
+v2 has an error for the whole answer, v7 can refuse offsets of open transactions (KIP-447), v8 can ask for many groups, v10
 names topics by id.
 """
 
@@ -16,7 +16,7 @@ from kafka_gateway.message_handler import Call, Delayed, Fields, ended
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, to_uuid
 from storage_tiers.errors import PolicyViolation
 
-#: Most offsets of all groups of one answer: some hundred bytes each in memory until they are written.
+#: Most offsets in one answer, over all groups. Each takes some hundred bytes of memory until it is written.
 OFFSETS_A_REQUEST = 1_000_000
 
 
@@ -53,7 +53,7 @@ async def _of_groups(request: Any, call: Call) -> Fields:
 
 
 async def _fetched(asked: Any, call: Call, require_stable: bool) -> OffsetsFetched:
-    """The offsets of up to AT_ONCE topics are of one moment; those of more topics may be of several moments."""
+    """Reads up to AT_ONCE topics as one snapshot. The offsets of more topics may come from several moments."""
     groups, group, topics = call.core.groups, asked.group_id, asked.topics
     if topics is None or len(topics) <= AT_ONCE:
         return await groups.fetch_offsets(OffsetFetch(group, _wanted(topics), require_stable), call.caller)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 Results: TypeAlias = Sequence[Appended | LogError]
 
-#: Errors that may name single records.
+#: Errors that may name individual records.
 _NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in ProduceAcks)
 _NONE, _ALL = int(ProduceAcks.NONE), int(ProduceAcks.ALL)
@@ -130,7 +130,7 @@ class ProduceHandler:
     async def _append_on(
         self, request: ProduceRequest, version: int, correlation: int, listener: str
     ) -> Sequence[Piece]:
-        """Reads the request in steps. Its bytes stay valid meanwhile: a large request has a buffer of its own."""
+        """Appends a parsed request in slices. Its bytes stay valid meanwhile: a large request has a buffer of its own."""
         turn = self._scheduler.turn()
         try:
             return await self._work_on(request, version, correlation, listener, turn)
@@ -198,7 +198,7 @@ class ProduceHandler:
     async def _sliced(
         self, request: ProduceRequest, version: int, turn: Turn
     ) -> list[Results | asyncio.Future[Results]]:
-        """Appends in slices, then frees the request's bytes: its answer may be delayed for long."""
+        """Appends in slices, then frees the request's bytes: its answer may be delayed for a long time."""
         found = []
         transaction = _transaction(request, version) if request.is_transactional else None
         for some in _in_slices(request.appends):
@@ -266,7 +266,7 @@ class ProduceHandler:
 
 
 def _transaction(request: ProduceRequest, version: int) -> ProducerTransaction:
-    """The transaction of its transactional batches. From version 12 on the append adds their partitions to it (KIP-890)."""
+    """The transaction of the transactional batches. From version 12 on the append adds their partitions to it (KIP-890)."""
     if request.transactional_id is None:
         raise TransactionalIdUnauthorized("a transactional batch came without a transactional id")
     speaks = EPOCH_PER_TRANSACTION if version >= 12 else 0

@@ -33,7 +33,8 @@ async def serve(request: Any, call: Call) -> Fields:
             await call.turn.rest_if_over()
         topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
         committed = call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
-        # Most requests have one part and need no further task. Awaiting a part that is refused at once would begin a new slice.
+        # The first part needs no task; most requests have no other. A later part gets a task, so that even one that is refused
+        # at once yields the event loop before the next slice.
         done = await call.waiting(asyncio.ensure_future(committed) if number else committed)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions
@@ -41,7 +42,7 @@ async def serve(request: Any, call: Call) -> Fields:
 
 
 def _commit(request: Any, version: int) -> TxnOffsetCommit:
-    """Without its topics."""
+    """The commit without its topics."""
     return TxnOffsetCommit(
         request.group_id,
         ProducerTransaction(

@@ -14,7 +14,7 @@ from storage_tiers.types import TopicPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    """Makes rows while they are written."""
+    """Makes the rows of the answer while they are written."""
     refused: list[Mapping[TopicPartition, int]] = []
     for each in request.markers:
         markers = Markers(

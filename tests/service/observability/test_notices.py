@@ -48,7 +48,7 @@ def test_a_tls_hello_is_called_one(node: Node) -> None:
         with pytest.raises((ssl.SSLError, OSError)):
             ssl.create_default_context().wrap_socket(sock, server_hostname="localhost")
     error = waits_for(node, "request.refused", client=client)["error"]
-    assert error.startswith("a TLS hello, and this listener speaks plain text")
+    assert error.startswith("a TLS hello, but this listener is plaintext")
     assert error in waits_for(node, "connection.closed", client=client)["reason"]
 
 
