@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeChannel:
-    """An open channel to the node at `address` (HOST:PORT), with the clock and the random numbers for pauses of calls on it."""
+    """An open channel to the node at `address` (HOST:PORT), with the clock and the random numbers for pauses between calls."""
 
     channel: Any
     address: str
@@ -32,12 +32,12 @@ class NodeChannel:
 
 
 def open_channel(address: str) -> Any:
-    """A channel of the running loop; connects at its first call. `address` is HOST:PORT."""
+    """A channel on the running event loop. It connects at its first call. `address` is HOST:PORT."""
     return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
 
 
 async def answered(call: Awaitable[Answer], address: str) -> Answer:
-    """The call's answer; raises the LogError that it ended with."""
+    """The call's answer. A failed call raises a LogError."""
     try:
         return await call
     except grpc.aio.AioRpcError as failure:
@@ -45,8 +45,8 @@ async def answered(call: Awaitable[Answer], address: str) -> Answer:
 
 
 async def decided(call: Awaitable[Answer], address: str) -> Answer:
-    """As `answered`, for a coordinator's call: raises CoordinatorNotAvailable if the node did not decide it, because members
-    and producers do not know the channel's own errors."""
+    """As `answered`, for calls to a coordinator. Raises CoordinatorNotAvailable if the node did not decide the call, because
+    group members and producers do not handle the channel's own errors."""
     try:
         return await answered(call, address)
     except (LeaderNotAvailable, RequestTimedOut, Busy) as error:

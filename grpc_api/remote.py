@@ -1,4 +1,4 @@
-"""The core's contract over a channel: a gateway in another process uses it in place of the core.
+"""The core's contract over a channel: a gateway in another process uses it instead of the core.
 
     async with RemoteCore.connect("127.0.0.1:9093", clock=SystemClock(), rng=SystemRng()) as core:
         core.topics.describe(None)
@@ -33,7 +33,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
 
-#: A repair looks at every object of a partition.
+#: A repair checks every object of a partition.
 REPAIR_TIMEOUT_S = 3600.0
 
 

@@ -93,7 +93,7 @@ class RemoteLog:
 
 
 def _answers(response: pb.FetchResponse) -> Sequence[Fetched]:
-    """All records in one file in memory: the contract's callers send slices of files, and release them."""
+    """Puts all records into one in-memory file, because the contract's callers send slices of files and release them."""
     file: SharedFile | None = None
     position = 0
     if any(each.records for each in response.partitions):

@@ -44,7 +44,7 @@ _LEGAL_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 
 
 class RemoteTopics:
-    """`open` before use; `close` after it."""
+    """Call `open` before use, and `close` at the end."""
 
     def __init__(self, node: NodeChannel) -> None:
         self._address = node.address
@@ -112,7 +112,7 @@ class RemoteTopics:
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
         self.partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
-        # A complete update is current: a restarted node counts versions from the start.
+        # Set even if it is lower: a restarted node counts versions from the start.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
         updated.set()
@@ -130,7 +130,7 @@ class RemoteTopics:
         except TimeoutError:
             raise RequestTimedOut(f"{self._address} made the change, but did not show it in time; retry") from None
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
     def cluster(self) -> ClusterDescription:
         if self._cluster is None:
             raise LeaderNotAvailable(f"{self._address} has not answered yet; retry")
@@ -222,4 +222,4 @@ class RemoteTopics:
 def _no_such_topic(name: str) -> LogError:
     if _LEGAL_NAME.match(name) is None:
         return InvalidTopic(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
-    return UnknownTopicOrPartition(f"this cluster has no topic {name!r}; make it with `create_topic`")
+    return UnknownTopicOrPartition(f"this cluster has no topic {name!r}; create it with `create_topic`")

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class _Coordinators:
-    """Where coordinators are. At most MOST keys are kept."""
+    """Caches which broker coordinates each key; keeps at most MOST keys."""
 
     MOST = 10_000
 
@@ -152,7 +152,7 @@ class RoutedTransactions:
     async def write_markers(
         self, markers: t.Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
-        """To the leaders of the partitions."""
+        """Sends the markers to the leaders of the partitions."""
         by_node: dict[str, list[TopicPartition]] = {}
         nodes = {}
         for partition in markers.partitions:

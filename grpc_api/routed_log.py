@@ -1,4 +1,4 @@
-"""The contract's `Log` over the leaders of a cluster: a request is split by leader, and the answers are put together.
+"""The contract's `Log` over the leaders of a cluster: a request is split by leader, and the answers are merged.
 
 Invariants: answers are in the order of the request, and only a partition's leader gets requests for it. If a leader cannot be
 reached, only its own partitions are answered with an error.
@@ -20,7 +20,7 @@ from storage_tiers.types import NO_EPOCH, TimestampOffset, TopicId, TopicPartiti
 
 
 class RoutedLog:
-    """`topic_name` answers for topic ids."""
+    """`topic_name` finds a topic's name by its id."""
 
     def __init__(self, routes: Routes, topic_name: Callable[[TopicId], str | None]) -> None:
         self._routes = routes
@@ -59,7 +59,7 @@ class RoutedLog:
         return asyncio.ensure_future(self._fetched(fetch, groups))
 
     async def _fetched(self, fetch: Fetch, groups: Sequence[Sequence[int]]) -> Sequence[Fetched]:
-        """Asks all leaders. If they have too few bytes, the first one that has more ends the wait for all."""
+        """Reads from all leaders. If they have too few bytes, waits until one of them has more, and reads again."""
         loop = asyncio.get_running_loop()
         until = loop.time() + fetch.max_wait_ms / 1000
         while True:
@@ -73,7 +73,7 @@ class RoutedLog:
             await self._wait(fetch, groups, size, left_ms)
 
     async def _look(self, fetch: Fetch, groups: Sequence[Sequence[int]]) -> Sequence[Fetched]:
-        """Asks one leader after the other until `max_bytes` are reached."""
+        """Reads from one leader after the other until `max_bytes` are reached."""
         answers: list[Any] = [None] * len(fetch.partitions)
         left = fetch.max_bytes
         for group in groups:
@@ -142,7 +142,7 @@ class RoutedLog:
 
 
 async def _together(groups: Sequence[Sequence[int]], asked: Sequence[Any], count: int) -> Any:
-    """The answers to all groups in the order of the request; the error of one group is that of its rows."""
+    """The answers to all groups in the order of the request. The error of a group is repeated for each of its rows."""
     answers: list[Any] = [None] * count
     for group, ask in zip(groups, asked, strict=True):
         try:

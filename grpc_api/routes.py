@@ -25,7 +25,7 @@ Stub = TypeVar("Stub")
 
 
 class Routes:
-    """`home` is the node that the client was given. `topics` are its metadata."""
+    """`home` is the node whose address the client was given. `topics` has the metadata from it."""
 
     def __init__(self, home: NodeChannel, topics: RemoteTopics) -> None:
         self.home = home
@@ -71,7 +71,7 @@ class Routes:
 
 
 class PerNode(Generic[Stub]):
-    """A client's object for each node, made by `make` when it is first used."""
+    """One client object for each node, made by `make` at its first use."""
 
     def __init__(self, make: Callable[[NodeChannel], Stub]) -> None:
         self._make = make

@@ -15,7 +15,7 @@ _TLS_HANDSHAKE = 0x1603
 def foreign_protocol(size: int) -> str:
     """Names the protocol and the remedy; empty if the bytes match no known protocol."""
     if size >> 16 == _TLS_HANDSHAKE:
-        return "a TLS hello, but this listener is plaintext; set the client's security.protocol to PLAINTEXT"
+        return "a TLS hello, but this listener is plaintext; the client's security.protocol must be PLAINTEXT"
     first = (size & 0xFFFF_FFFF).to_bytes(4, "big")
     if first in _HTTP:
         return "an HTTP request, but this listener speaks Kafka's protocol"

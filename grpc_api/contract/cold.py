@@ -1,4 +1,4 @@
-"""A topic's part in the bucket, from its manifests: for readers of the objects themselves."""
+"""A topic's manifests and segments in the bucket, for clients that read the objects themselves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
 
-#: Segments in one answer.
+#: Most segments in one answer.
 MAX_SEGMENTS = 64
 
 
 class ColdManifest(NamedTuple):
     """One partition's manifest: offsets [log_start, end) are in the bucket. `commit` 0: nothing was committed yet.
 
-    `key` is relative to the store's prefix. `committed_at_ms` is the writer's time. `bytes` counts record batches.
+    `key` is relative to the store's prefix. `committed_at_ms` is by the writer's clock. `bytes` counts record batches.
     """
 
     partition: int

@@ -1,4 +1,4 @@
-"""The errors of coordinators: of groups and of transactions. Part of the contract that both listeners serve.
+"""The errors of group and transaction coordinators. They are part of the contract that both listeners serve.
 
 Invariant: `storage_tiers` raises none of them, and the tier process sends none.
 """

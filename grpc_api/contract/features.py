@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 
 class Feature(NamedTuple):
-    """By Kafka's name: the lowest and highest level that this broker supports, and the cluster's level, 0 for none."""
+    """A feature: the lowest and highest level that this broker supports, and the cluster's level (0 for none)."""
 
     name: str
     lowest: int
@@ -28,7 +28,7 @@ class FeatureChange(Enum):
 
 
 class FeatureUpdate(NamedTuple):
-    """`change` is None for a kind that is not known."""
+    """`change` is None for an unknown kind of change."""
 
     name: str
     level: int

@@ -32,8 +32,8 @@ class MemberProtocol(NamedTuple):
 
 
 class JoinGroup(NamedTuple):
-    """`protocols` are in the member's order of preference. `rebalance_timeout_ms` is -1 below version 1, which has one timeout
-    for both purposes. `needs_member_id`: whether a member without an id gets one and joins again (version 4 and up, KIP-394).
+    """`protocols` are in the member's order of preference. A negative `rebalance_timeout_ms` stands for the session
+    timeout. `needs_member_id`: whether a member without an id gets one and joins again (version 4 and up, KIP-394).
     `may_skip_assignment`: whether a returning static leader may skip the assignment (version 9, KIP-814)."""
 
     group: str
@@ -101,7 +101,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """None: the member is in the group's current generation. RebalanceInProgress: it joins again."""
+    """`error` is None if the member is in the group's current generation. RebalanceInProgress makes it join again."""
 
     error: LogError | None
 
@@ -130,7 +130,7 @@ class LeftMember(NamedTuple):
 
 
 class Left(NamedTuple):
-    """`error` is the whole request's; `members` are in the request's order."""
+    """`error` is that of the whole request; `members` are in the request's order."""
 
     error: LogError | None
     members: Sequence[LeftMember] = ()
@@ -189,7 +189,7 @@ class PartitionOutcome(NamedTuple):
 
 
 class TopicOutcome(NamedTuple):
-    """`topic_id` is the request's."""
+    """`topic_id` is that of the request."""
 
     topic: str
     partitions: Sequence[PartitionOutcome]
@@ -231,7 +231,7 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """`topic_id` is the request's. In an answer with all offsets it is the topic's own, None if the topic is deleted."""
+    """`topic_id` is that of the request. An answer with all offsets has the topic's own, None if the topic is deleted."""
 
     topic: str
     partitions: Sequence[FetchedOffset]
@@ -302,7 +302,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless it is Stable."""
+    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless that is Stable."""
 
     error: LogError | None
     group: str
@@ -319,7 +319,7 @@ class DeleteGroup(NamedTuple):
 
 
 class GroupDeleted(NamedTuple):
-    """One group's outcome: NonEmptyGroup or GroupIdNotFound, None once it is deleted."""
+    """`error` is NonEmptyGroup or GroupIdNotFound; None if the group is deleted."""
 
     group: str
     error: LogError | None

@@ -26,11 +26,11 @@ class Isolation(IntEnum):
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
-    #: For a replica's fetches inside the broker. Neither the Kafka protocol nor gRPC lets a caller ask for it.
+    #: For a replica's fetches inside the broker. Neither Kafka's protocol nor gRPC lets a caller request it.
     LOG_END = 2
 
 
-#: The levels that callers may ask for, by number.
+#: The levels that callers may request, by number.
 ISOLATIONS = {int(level): level for level in (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)}
 
 
@@ -140,7 +140,7 @@ class Log(Protocol):
     def append(
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
-        """Validates, assigns offsets and appends, each partition apart, in the order given. A partition answered with a
+        """Validates, assigns offsets and appends each partition separately, in the order given. A partition answered with a
         LogError is unchanged. Transactional batches need `transaction` and must belong to one producer; otherwise
         raises InvalidProducerIdMapping."""
 
@@ -161,7 +161,7 @@ class Log(Protocol):
         """(largest known epoch <= `leader_epoch`, its end offset), over both tiers; (-1, -1) if unknown (KIP-101)."""
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The live topic of that id, from the newest metadata this process has seen."""
+        """The name of the live topic with that id, from the newest metadata that this process has seen."""
 
     async def init_producer_id(self) -> tuple[int, int]:
         """A new producer id with its epoch, for an idempotent producer. `Transactions` serves transactional

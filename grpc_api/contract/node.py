@@ -20,7 +20,7 @@ class LogReplica(NamedTuple):
 
 
 class LogDirectory(NamedTuple):
-    """One data directory: its file system's size and free space in bytes (-1 where the disk does not say), and the replicas in
+    """One data directory: its file system's size and free space in bytes (-1 if unknown), and the replicas in
     it. `replicas` can be iterated once, and each is read when the iteration reaches it."""
 
     path: str

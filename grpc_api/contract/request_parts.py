@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-#: Partitions, or members, of one part. A coordinator decides this number in about two milliseconds.
+#: Most partitions, or members, in one part. A coordinator decides this number in about two milliseconds.
 AT_ONCE = 200
 
 
@@ -18,8 +18,8 @@ class TopicPart(NamedTuple):
 
 
 def parts_of(topics: Iterable[tuple[Any, Sequence[Any]]], most: int = AT_ONCE) -> Iterator[list[TopicPart]]:
-    """Topics with their partitions, in order. A part has at most `most` partitions; a topic without partitions counts
-    as one."""
+    """Divides topics with their partitions into parts, in order. A part has at most `most` partitions; a topic without
+    partitions counts as one."""
     part: list[TopicPart] = []
     room = most
     for at, (topic, partitions) in enumerate(topics):

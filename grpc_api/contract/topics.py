@@ -39,7 +39,7 @@ class BrokerDescription(NamedTuple):
 
 
 class PartitionDescription(NamedTuple):
-    """A partition. `leader` is -1, and `error` set, while no replica can lead. The other sequences are node ids.
+    """A partition. `leader` is -1, and `error` set, while no replica can lead. Replicas are given by node id.
     While the partition moves to another node, `adding` and `removing` are the replicas that the move changes (KIP-455)."""
 
     partition: int
@@ -214,7 +214,7 @@ class Topics(Protocol):
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None:
         """Grows the topic to `count` partitions. `assignments` has the node ids of each new partition; None: the cluster
-        chooses. InvalidPartitions unless `count` is above the current number; UnknownTopicOrPartition."""
+        chooses. Raises InvalidPartitions unless `count` is above the current number, and UnknownTopicOrPartition."""
 
     async def elect_unclean(self, partition: TopicPartition) -> None:
         """Elects a leader that may lack acknowledged records, as after the loss of a disk, for a partition without one
@@ -223,8 +223,8 @@ class Topics(Protocol):
 
     async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
         """Begins to move the partition to another node; None cancels the move (KIP-455). `describe` shows a move until it ends.
-        Does nothing if the partition is there. UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor for
-        several nodes, NoReassignmentInProgress."""
+        Does nothing if the partition is already there. Raises UnknownTopicOrPartition, InvalidReplicaAssignment,
+        InvalidReplicationFactor (for several nodes) and NoReassignmentInProgress."""
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the loop after each change that `cluster` or `describe` shows, and before the request for the
@@ -235,8 +235,8 @@ class Configs(Protocol):
     """Configs of topics and brokers by Kafka's keys. Values are texts in Kafka's form."""
 
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
-        """Every key, or those named, with its synonyms in order of precedence. UnknownTopicOrPartition or InvalidRequest for an
-        unknown resource."""
+        """Every key, or those named, with its synonyms in order of precedence. Raises UnknownTopicOrPartition or InvalidRequest
+        for an unknown resource."""
 
     async def alter_configs(
         self,
@@ -247,4 +247,4 @@ class Configs(Protocol):
         replace: bool = False,
     ) -> None:
         """Makes all alterations or none. With `replace`, all other keys return to their defaults (AlterConfigs before KIP-339).
-        InvalidConfig for an illegal value, InvalidRequest for a key that cannot be changed."""
+        Raises InvalidConfig for an illegal value, InvalidRequest for a key that cannot be changed."""

@@ -94,7 +94,7 @@ class EndTransaction(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """`producer` is the next transaction's, NO_PRODUCER below version 2."""
+    """`producer` is that of the next transaction; NO_PRODUCER below version 2."""
 
     error: LogError | None
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -111,8 +111,8 @@ class Markers(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """`state` is Kafka's name. `start_ms` is when the last transaction began, -1 if there was none since the producer began. As
-    in Kafka, numbers are 0 if there is an error."""
+    """`state` is Kafka's name. `start_ms` is when the last transaction began, -1 if there was none since InitProducerId. As in
+    Kafka, numbers are 0 if there is an error."""
 
     error: LogError | None
     transactional_id: str
@@ -191,7 +191,7 @@ class Transactions(Protocol):
     async def write_markers(
         self, markers: Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
-        """Ends the producer's transaction in partitions of this broker, in the name of a coordinator of that epoch. Returns the
+        """Ends the producer's transaction in partitions of this broker, on behalf of a coordinator of that epoch. Returns the
         partitions without a committed marker, with the reasons. `transactional_id` is not used."""
 
     async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed: ...

@@ -3,7 +3,7 @@
 A failed call ends with the table's status. Its trailing metadata holds, under the standard key of rich gRPC errors, a
 message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's name, tidelog's finer one, whether to retry,
 and the advice. A failed part of a call carries the same ErrorDetail. Any other exception is a defect of the node: the
-caller gets INTERNAL without internals.
+caller gets INTERNAL without details.
 
 Not promised: that an older client knows every reason. It then gets a LogError with the message and Kafka's name.
 """
@@ -41,7 +41,8 @@ class Meaning(NamedTuple):
     status: grpc.StatusCode
 
 
-#: gRPC: UNAVAILABLE may be retried as it is, ABORTED from a higher level, FAILED_PRECONDITION not at all.
+#: In gRPC, a call that ends with UNAVAILABLE may be retried unchanged, with ABORTED from a higher level, and with
+#: FAILED_PRECONDITION not at all.
 TABLE: Mapping[type[LogError], Meaning] = {
     LogError: Meaning("UNKNOWN_SERVER_ERROR", _Code.DATA_LOSS),
     log.UnknownTopicOrPartition: Meaning("UNKNOWN_TOPIC_OR_PARTITION", _Code.NOT_FOUND),
@@ -217,7 +218,7 @@ _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNIMPLEMENTED: log.UnsupportedVersion,
     _Code.INVALID_ARGUMENT: log.InvalidRequest,
 }
-#: Details that gRPC for Python gives under INTERNAL or UNKNOWN, instead of UNAVAILABLE, when a channel breaks during a call.
+#: Details with which gRPC for Python reports INTERNAL or UNKNOWN, instead of UNAVAILABLE, if a channel breaks during a call.
 #: A node never sends them: its own defects have other details.
 _BROKEN_CHANNEL = ("Internal error from Core", "Stream removed")
 

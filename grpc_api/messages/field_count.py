@@ -29,7 +29,7 @@ _PACKED = 4
 
 
 class Layout:
-    """The layout of a message for the count, by fields' numbers: `inner` has the layouts of nested messages, `packed` whether
+    """The layout of a message for the count, by field number: `inner` has the layouts of nested messages, `packed` whether
     the field may hold an array of numbers."""
 
     def __init__(self, numbers: int) -> None:
@@ -38,7 +38,7 @@ class Layout:
 
 
 def count_fields(data: bytes, layout: Layout, most: cython.longlong) -> cython.longlong:
-    """The number of fields; some number above `most` if there are more than that."""
+    """The number of fields. If there are more than `most`, any number above `most`."""
     raw: cython.p_const_uchar = data
     return _counted(raw, 0, len(data), layout, most, 0)
 

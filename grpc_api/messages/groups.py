@@ -99,7 +99,7 @@ def joined_member_message(member: JoinedMember) -> pb.JoinedMember:
 
 
 def joined_message(joined: Joined) -> pb.JoinGroupResponse:
-    """Without the members."""
+    """The answer without its members."""
     return pb.JoinGroupResponse(
         error=maybe_detail(joined.error),
         member_id=joined.member_id,
@@ -235,7 +235,7 @@ def described_member_message(member: DescribedMember) -> pb.DescribedMember:
 
 
 def described_message(group: DescribedGroup) -> pb.DescribeGroupResponse:
-    """Without the members."""
+    """The answer without its members."""
     return pb.DescribeGroupResponse(
         error=maybe_detail(group.error),
         group=group.group,

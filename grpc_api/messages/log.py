@@ -34,7 +34,7 @@ def isolation_of(number: int) -> Isolation:
     """The isolation level of that number. InvalidRequest if there is none that callers may use."""
     isolation = ISOLATIONS.get(number)
     if isolation is None:
-        raise InvalidRequest(f"isolation {number} does not exist: 0 is read uncommitted, 1 read committed")
+        raise InvalidRequest(f"isolation {number} does not exist; it must be 0 (uncommitted) or 1 (committed)")
     return isolation
 
 

@@ -51,7 +51,7 @@ class RowEncoder:
         self.at = 0
 
     def encode(self, columns: ColumnBatch) -> bytes:
-        """One ReadResponse."""
+        """Encodes the columns as one ReadResponse."""
         self.offsets = memoryview(columns.offsets).cast("q")
         self.times = memoryview(columns.timestamps).cast("q")
         self.keys, self.values = RowColumn(columns.keys), RowColumn(columns.values)

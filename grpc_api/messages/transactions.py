@@ -225,7 +225,7 @@ def listed_of(message: pb.ListTransactionsResponse) -> TransactionsListed:
 
 
 def described_message(found: DescribedTransaction) -> pb.DescribeTransactionResponse:
-    """Without the partitions."""
+    """The answer without its partitions."""
     return pb.DescribeTransactionResponse(
         error=maybe_detail(found.error),
         transactional_id=found.transactional_id,

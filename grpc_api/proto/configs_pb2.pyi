@@ -124,7 +124,7 @@ class ConfigEntry(_message.Message):
     DOCUMENTATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     value: _builtins.str
-    """Unset for a sensitive one."""
+    """Unset for a sensitive config."""
     source: _builtins.int
     """1 topic, 2 broker, 3 cluster-wide default, 4 static, 5 default, 6 broker logger, 7 client metrics, 8 group."""
     type: _builtins.int

@@ -4,7 +4,7 @@ isort:skip_file
 The errors of all calls of tidelog.v1.
 
 A call that fails as a whole ends with a status whose trailing metadata `grpc-status-details-bin` holds a Status with
-one ErrorDetail. Where only a part of a call fails (one partition of many), an ErrorDetail stands in that part's place.
+one ErrorDetail. If only a part of a call fails (one partition of many), that part of the answer has an ErrorDetail.
 """
 
 from collections import abc as _abc
@@ -43,7 +43,7 @@ class _AdviceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Advice.ValueTy
     """Stored bytes are damaged or a disk failed: call an operator."""
 
 class Advice(_Advice, metaclass=_AdviceEnumTypeWrapper):
-    """What the caller should do."""
+    """The action that the caller should take."""
 
 ADVICE_UNSPECIFIED: Advice.ValueType  # 0
 ADVICE_RETRY: Advice.ValueType  # 1
@@ -104,7 +104,7 @@ class ErrorDetail(_message.Message):
     """Whether the same request may succeed when it is sent again: advice RETRY or REDIRECT."""
     advice: Global___Advice.ValueType
     message: _builtins.str
-    """What is wrong, and what to do. A message longer than 1,000 bytes is cut in the middle."""
+    """The problem and its remedy. A message longer than 1,000 bytes is cut in the middle."""
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordFault]:
         """The records for which a batch was refused (KIP-467), as far as they are known; at most the first 10,000."""

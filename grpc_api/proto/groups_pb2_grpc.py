@@ -100,16 +100,16 @@ class GroupsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Coordinator(self, request, context):
-        """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the error is
-        COORDINATOR_NOT_AVAILABLE: ask again.
+        """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the call
+        fails with COORDINATOR_NOT_AVAILABLE and should be retried.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Joins, and waits as long as the group's members may take to join. A membership ends by Leave or by its session timeout: a
-        call that is cancelled undoes nothing.
+        """Joins, and waits as long as the group's members may take to join. A membership ends with Leave or at its session timeout;
+        cancelling a call does not end it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

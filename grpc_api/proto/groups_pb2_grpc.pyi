@@ -35,12 +35,12 @@ class GroupsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GroupsAsyncStub: ...
     Coordinator: _grpc.UnaryUnaryMultiCallable[_groups_pb2.CoordinatorRequest, _groups_pb2.CoordinatorResponse]
-    """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the error is
-    COORDINATOR_NOT_AVAILABLE: ask again.
+    """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the call
+    fails with COORDINATOR_NOT_AVAILABLE and should be retried.
     """
     Join: _grpc.UnaryUnaryMultiCallable[_groups_pb2.JoinGroupRequest, _groups_pb2.JoinGroupResponse]
-    """Joins, and waits as long as the group's members may take to join. A membership ends by Leave or by its session timeout: a
-    call that is cancelled undoes nothing.
+    """Joins, and waits as long as the group's members may take to join. A membership ends with Leave or at its session timeout;
+    cancelling a call does not end it.
     """
     Sync: _grpc.UnaryUnaryMultiCallable[_groups_pb2.SyncGroupRequest, _groups_pb2.SyncGroupResponse]
     """The leader sends the assignment; every member waits for it and gets its own part."""
@@ -60,12 +60,12 @@ class GroupsStub:
 class GroupsAsyncStub(GroupsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Coordinator: _aio.UnaryUnaryMultiCallable[_groups_pb2.CoordinatorRequest, _groups_pb2.CoordinatorResponse]  # type: ignore[assignment]
-    """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the error is
-    COORDINATOR_NOT_AVAILABLE: ask again.
+    """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the call
+    fails with COORDINATOR_NOT_AVAILABLE and should be retried.
     """
     Join: _aio.UnaryUnaryMultiCallable[_groups_pb2.JoinGroupRequest, _groups_pb2.JoinGroupResponse]  # type: ignore[assignment]
-    """Joins, and waits as long as the group's members may take to join. A membership ends by Leave or by its session timeout: a
-    call that is cancelled undoes nothing.
+    """Joins, and waits as long as the group's members may take to join. A membership ends with Leave or at its session timeout;
+    cancelling a call does not end it.
     """
     Sync: _aio.UnaryUnaryMultiCallable[_groups_pb2.SyncGroupRequest, _groups_pb2.SyncGroupResponse]  # type: ignore[assignment]
     """The leader sends the assignment; every member waits for it and gets its own part."""
@@ -88,8 +88,8 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _groups_pb2.CoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.CoordinatorResponse, _abc.Awaitable[_groups_pb2.CoordinatorResponse]]:
-        """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the error is
-        COORDINATOR_NOT_AVAILABLE: ask again.
+        """The broker that coordinates a group. Creates the internal topic if there is none; until it has a leader, the call
+        fails with COORDINATOR_NOT_AVAILABLE and should be retried.
         """
 
     @_abc_1.abstractmethod
@@ -98,8 +98,8 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _groups_pb2.JoinGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.JoinGroupResponse, _abc.Awaitable[_groups_pb2.JoinGroupResponse]]:
-        """Joins, and waits as long as the group's members may take to join. A membership ends by Leave or by its session timeout: a
-        call that is cancelled undoes nothing.
+        """Joins, and waits as long as the group's members may take to join. A membership ends with Leave or at its session timeout;
+        cancelling a call does not end it.
         """
 
     @_abc_1.abstractmethod

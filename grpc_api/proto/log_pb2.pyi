@@ -29,18 +29,18 @@ class _Acks:
 class _AcksEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Acks.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ACKS_ALL: _Acks.ValueType  # 0
-    """Answer when the records are committed: below the high watermark, and flushed as far as the topic asks."""
+    """Answer when the records are committed: below the high watermark, and flushed as the topic requires."""
     ACKS_LEADER: _Acks.ValueType  # 1
-    """Answer when the leader has appended them. On a stream a second answer, `committed`, follows where they were not
+    """Answer when the leader has appended them. On a stream a second answer, `committed`, follows if they were not
     committed yet.
     """
 
 class Acks(_Acks, metaclass=_AcksEnumTypeWrapper): ...
 
 ACKS_ALL: Acks.ValueType  # 0
-"""Answer when the records are committed: below the high watermark, and flushed as far as the topic asks."""
+"""Answer when the records are committed: below the high watermark, and flushed as the topic requires."""
 ACKS_LEADER: Acks.ValueType  # 1
-"""Answer when the leader has appended them. On a stream a second answer, `committed`, follows where they were not
+"""Answer when the leader has appended them. On a stream a second answer, `committed`, follows if they were not
 committed yet.
 """
 Global___Acks: _TypeAlias = Acks  # noqa: Y015
@@ -426,7 +426,7 @@ class FetchResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchedPartition]:
-        """In request order. On a stream: all partitions in the first message, later only those with news."""
+        """In request order. On a stream: all partitions in the first message, later only those that have changed."""
 
     def __init__(
         self,
@@ -459,7 +459,7 @@ class FetchedPartition(_message.Message):
     last_stable_offset: _builtins.int
     log_start_offset: _builtins.int
     records: _builtins.bytes
-    """Record batches. The first may begin below the offset asked for; on a stream they are whole, in a single answer the
+    """Record batches. The first may begin below the requested offset. On a stream they are whole; in a single answer the
     last may be cut off.
     """
     @_builtins.property

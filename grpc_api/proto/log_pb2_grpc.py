@@ -65,7 +65,7 @@ class LogServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request, context):
-        """Appends batches, each partition apart, and answers in their order. Concurrent calls may be appended in any order: a
+        """Appends batches, each partition separately, and answers in their order. Concurrent calls may be appended in any order: a
         producer with more than one request in flight uses ProduceStream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -74,7 +74,7 @@ class LogServicer:
 
     def ProduceStream(self, request_iterator, context):
         """The same on a stream: requests are appended in the order sent, and answered with their sequence. The first message
-        opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
+        opens it, every further one is a request. The server reads no further while 32 requests are in flight.
 
         An idempotent stream (Open.idempotent) gets a producer id and epoch, which all its batches must have, with Kafka's base
         sequences. It also gets a token. A stream that is opened with the token continues under the same identity, so batches

@@ -34,12 +34,12 @@ class LogStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LogAsyncStub: ...
     Produce: _grpc.UnaryUnaryMultiCallable[_log_pb2.ProduceRequest, _log_pb2.ProduceResponse]
-    """Appends batches, each partition apart, and answers in their order. Concurrent calls may be appended in any order: a
+    """Appends batches, each partition separately, and answers in their order. Concurrent calls may be appended in any order: a
     producer with more than one request in flight uses ProduceStream.
     """
     ProduceStream: _grpc.StreamStreamMultiCallable[_log_pb2.ProduceStreamRequest, _log_pb2.ProduceStreamResponse]
     """The same on a stream: requests are appended in the order sent, and answered with their sequence. The first message
-    opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
+    opens it, every further one is a request. The server reads no further while 32 requests are in flight.
 
     An idempotent stream (Open.idempotent) gets a producer id and epoch, which all its batches must have, with Kafka's base
     sequences. It also gets a token. A stream that is opened with the token continues under the same identity, so batches
@@ -59,12 +59,12 @@ class LogStub:
 class LogAsyncStub(LogStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Produce: _aio.UnaryUnaryMultiCallable[_log_pb2.ProduceRequest, _log_pb2.ProduceResponse]  # type: ignore[assignment]
-    """Appends batches, each partition apart, and answers in their order. Concurrent calls may be appended in any order: a
+    """Appends batches, each partition separately, and answers in their order. Concurrent calls may be appended in any order: a
     producer with more than one request in flight uses ProduceStream.
     """
     ProduceStream: _aio.StreamStreamMultiCallable[_log_pb2.ProduceStreamRequest, _log_pb2.ProduceStreamResponse]  # type: ignore[assignment]
     """The same on a stream: requests are appended in the order sent, and answered with their sequence. The first message
-    opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
+    opens it, every further one is a request. The server reads no further while 32 requests are in flight.
 
     An idempotent stream (Open.idempotent) gets a producer id and epoch, which all its batches must have, with Kafka's base
     sequences. It also gets a token. A stream that is opened with the token continues under the same identity, so batches
@@ -87,7 +87,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         request: _log_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.ProduceResponse, _abc.Awaitable[_log_pb2.ProduceResponse]]:
-        """Appends batches, each partition apart, and answers in their order. Concurrent calls may be appended in any order: a
+        """Appends batches, each partition separately, and answers in their order. Concurrent calls may be appended in any order: a
         producer with more than one request in flight uses ProduceStream.
         """
 
@@ -98,7 +98,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_log_pb2.ProduceStreamResponse], _abc.AsyncIterator[_log_pb2.ProduceStreamResponse]]:
         """The same on a stream: requests are appended in the order sent, and answered with their sequence. The first message
-        opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
+        opens it, every further one is a request. The server reads no further while 32 requests are in flight.
 
         An idempotent stream (Open.idempotent) gets a producer id and epoch, which all its batches must have, with Kafka's base
         sequences. It also gets a token. A stream that is opened with the token continues under the same identity, so batches

@@ -62,7 +62,7 @@ class OffsetsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForLeaderEpoch(self, request, context):
-        """The largest known epoch not above the one asked for, and its end offset (KIP-101).
+        """The largest known epoch that is not above the requested one, and its end offset (KIP-101).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class OffsetsStub:
     def __new__(cls, channel: _aio.Channel) -> OffsetsAsyncStub: ...
     List: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsResponse]
     ForLeaderEpoch: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.EpochEndRequest, _log_pb2.EpochEnd]
-    """The largest known epoch not above the one asked for, and its end offset (KIP-101)."""
+    """The largest known epoch that is not above the requested one, and its end offset (KIP-101)."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DeleteRecordsRequest, _offsets_pb2.DeleteRecordsResponse]
     """Raises a partition's first offset, in both tiers."""
 
@@ -43,7 +43,7 @@ class OffsetsAsyncStub(OffsetsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     List: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     ForLeaderEpoch: _aio.UnaryUnaryMultiCallable[_offsets_pb2.EpochEndRequest, _log_pb2.EpochEnd]  # type: ignore[assignment]
-    """The largest known epoch not above the one asked for, and its end offset (KIP-101)."""
+    """The largest known epoch that is not above the requested one, and its end offset (KIP-101)."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DeleteRecordsRequest, _offsets_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Raises a partition's first offset, in both tiers."""
 
@@ -61,7 +61,7 @@ class OffsetsServicer(metaclass=_abc_1.ABCMeta):
         request: _offsets_pb2.EpochEndRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.EpochEnd, _abc.Awaitable[_log_pb2.EpochEnd]]:
-        """The largest known epoch not above the one asked for, and its end offset (KIP-101)."""
+        """The largest known epoch that is not above the requested one, and its end offset (KIP-101)."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(

@@ -530,10 +530,10 @@ class DescribeTransactionResponse(_message.Message):
     state: _builtins.str
     timeout_ms: _builtins.int
     start_ms: _builtins.int
-    """When the last transaction began, -1 if there was none since the producer began."""
+    """When the last transaction began, -1 if there was none since InitProducer."""
     @_builtins.property
     def error(self) -> _errors_pb2.ErrorDetail:
-        """TRANSACTIONAL_ID_NOT_FOUND, for one that no coordinator knows."""
+        """TRANSACTIONAL_ID_NOT_FOUND for an unknown transactional id."""
 
     @_builtins.property
     def producer(self) -> Global___ProducerIdentity: ...

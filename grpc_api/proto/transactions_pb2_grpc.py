@@ -82,7 +82,7 @@ class TransactionsServicer:
 
     def Coordinator(self, request, context):
         """The broker that coordinates a transactional id. Creates the internal topic if there is none; until it has a leader, the
-        error is COORDINATOR_NOT_AVAILABLE: ask again.
+        call fails with COORDINATOR_NOT_AVAILABLE and should be retried.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

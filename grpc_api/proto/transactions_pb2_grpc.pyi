@@ -41,7 +41,7 @@ class TransactionsStub:
     def __new__(cls, channel: _aio.Channel) -> TransactionsAsyncStub: ...
     Coordinator: _grpc.UnaryUnaryMultiCallable[_transactions_pb2.TransactionCoordinatorRequest, _groups_pb2.CoordinatorResponse]
     """The broker that coordinates a transactional id. Creates the internal topic if there is none; until it has a leader, the
-    error is COORDINATOR_NOT_AVAILABLE: ask again.
+    call fails with COORDINATOR_NOT_AVAILABLE and should be retried.
     """
     InitProducer: _grpc.UnaryUnaryMultiCallable[_transactions_pb2.InitTransactionalProducerRequest, _transactions_pb2.InitTransactionalProducerResponse]
     """The producer's id and epoch. Fences an earlier producer of the transactional id, and aborts its open transaction."""
@@ -64,7 +64,7 @@ class TransactionsAsyncStub(TransactionsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Coordinator: _aio.UnaryUnaryMultiCallable[_transactions_pb2.TransactionCoordinatorRequest, _groups_pb2.CoordinatorResponse]  # type: ignore[assignment]
     """The broker that coordinates a transactional id. Creates the internal topic if there is none; until it has a leader, the
-    error is COORDINATOR_NOT_AVAILABLE: ask again.
+    call fails with COORDINATOR_NOT_AVAILABLE and should be retried.
     """
     InitProducer: _aio.UnaryUnaryMultiCallable[_transactions_pb2.InitTransactionalProducerRequest, _transactions_pb2.InitTransactionalProducerResponse]  # type: ignore[assignment]
     """The producer's id and epoch. Fences an earlier producer of the transactional id, and aborts its open transaction."""
@@ -90,7 +90,7 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.CoordinatorResponse, _abc.Awaitable[_groups_pb2.CoordinatorResponse]]:
         """The broker that coordinates a transactional id. Creates the internal topic if there is none; until it has a leader, the
-        error is COORDINATOR_NOT_AVAILABLE: ask again.
+        call fails with COORDINATOR_NOT_AVAILABLE and should be retried.
         """
 
     @_abc_1.abstractmethod

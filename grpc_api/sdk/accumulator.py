@@ -1,11 +1,11 @@
-"""Collects records into batches, and tracks open, due and flying batches and the memory that they hold. Time is passed in.
+"""Collects records into batches, and tracks open, due and in-flight batches and their memory. Time is an argument.
 
     buffer.add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
 
 Invariants: each partition has at most one batch in flight, so order holds and a batch's sequence is known when it is built;
 `buffer.held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
 
-Not promised: thread safety. Threads that share one hold `lock`; each call is short.
+Not promised: thread safety. Threads that share an accumulator hold `lock`; each call is short.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Waiter(Protocol):
 
 
 class ProducerBatch(OpenBatch):
-    """A batch and its state. `encoded` is set while the batch is in flight, so a retry sends the same bytes; `reason` is why it
-    was retried. Once it is `over`, or all of its halves are over, every waiter has its result."""
+    """A batch and its state. `encoded` is set while the batch is in flight, so a retry sends the same bytes. `reason` is the
+    cause of the last retry. Once it is `over`, or all of its halves are over, every waiter has its result."""
 
     __slots__ = (
         "attempts",
@@ -145,8 +145,8 @@ class Accumulator:
         queue.batches.append(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Puts the batches that are to be sent now in flight, at most one per partition, and returns them. With `only_again`
-        these are retries only."""
+        """Takes the batches to be sent now, at most one per partition, and marks them as in flight. With `only_again` takes
+        only retries."""
         taken = []
         for queue in self.queues:
             if queue.flying is not None:

@@ -1,6 +1,6 @@
 """Assigns the partitions of subscribed topics to the members of a consumer group, as the group's leader. Pure.
 
-    range               each topic's partitions in runs, to its subscribers in the order of their ids
+    range               each topic's partitions in contiguous ranges, to its subscribers in the order of their ids
     cooperative-sticky  as few moves as balance allows; a partition that moves is first revoked from its owner, and assigned
                         to the other member in the next generation
 
@@ -28,7 +28,7 @@ class Subscriber(NamedTuple):
     subscription: MemberSubscription
 
 
-#: Members' partitions by member id; every member is there.
+#: Partitions by member id; every member has an entry.
 Assignment = dict[str, list[TopicPartition]]
 
 
@@ -101,7 +101,7 @@ class _Balance:
         self, members: Sequence[Subscriber], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
     ) -> None:
         self._subscribers = _subscribers(sorted(members, key=_rank))
-        #: Numbers of partitions by member and topic, and how many each member has in all.
+        #: Partition numbers by member and topic, and the total count of each member.
         self._held: dict[str, dict[str, list[int]]] = {each.member_id: defaultdict(list) for each in members}
         self._load = {each.member_id: 0 for each in members}
         for partition, member in sorted(owners.items()):

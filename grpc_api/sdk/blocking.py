@@ -92,7 +92,7 @@ async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) ->
 
 
 class BlockingProducer:
-    """Made by `BlockingClient.producer`. `opening` makes the producer of the loop."""
+    """Made by `BlockingClient.producer`. `opening` makes the asyncio producer, on the loop."""
 
     def __init__(self, loop: _Loop, opening: Callable[[ThreadedUse], Producer]) -> None:
         self._loop = loop
@@ -189,8 +189,7 @@ class BlockingTransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingTransaction]:
-        """A transaction for the block: committed at its end, aborted if it ends by an exception, as in the asyncio
-        client."""
+        """A transaction for the block: committed at its end, aborted if the block raises, as in the asyncio client."""
         block = self._producer.transaction()
         opened = self._loop.run(block.__aenter__())
         try:
@@ -240,7 +239,7 @@ class BlockingReader:
         return message
 
     def seek(self, start: Start, partition: int | None = None) -> None:
-        """Continues from `start`, in this partition or in all."""
+        """Continues from `start`, in this partition or in all partitions."""
         self._loop.run(self._reader.seek(start, partition))
         kept = [message for message in self._held if partition not in (None, message.partition)]
         self._held = deque(kept)

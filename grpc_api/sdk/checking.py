@@ -46,7 +46,7 @@ def checked_headers(headers: Any) -> Sequence[Header]:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str):
-        raise InvalidRecord(f"the name of a header is {_kind(name)}: it is text")
+        raise InvalidRecord(f"the name of a header is {_kind(name)}; it must be text")
     if not name.isascii():
         try:
             name.encode()
@@ -59,13 +59,13 @@ def checked_topic(name: Any) -> str:
     """A plain `str`, the only type of text that the native kernels take. Raises InvalidRequest for anything but
     text."""
     if not isinstance(name, str):
-        raise InvalidRequest(f"the name of a topic is {_kind(name)}: it is text")
+        raise InvalidRequest(f"the name of a topic is {_kind(name)}; it must be text")
     return str.__str__(name)
 
 
 def checked_group(name: Any) -> str:
     if not isinstance(name, str):
-        raise InvalidRequest(f"the name of a group is {_kind(name)}: it is text")
+        raise InvalidRequest(f"the name of a group is {_kind(name)}; it must be text")
     return str.__str__(name)
 
 
@@ -78,7 +78,7 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, Any]:
         except (TypeError, ValueError):
             topic = number = None
         if not isinstance(topic, str) or type(number) is not int or not 0 <= number < 1 << 31:
-            raise InvalidRequest(f"{key!r} is no partition; a partition is TopicPartition('orders', 0)")
+            raise InvalidRequest(f"{key!r} is not a partition such as TopicPartition('orders', 0)")
         if offset is not None and (type(offset) is not int or not 0 <= offset < 1 << 63):
             raise InvalidRequest(f"an offset is a number from 0 to 2^63-1, not {offset!r}")
         found[TopicPartition(topic, number)] = offset

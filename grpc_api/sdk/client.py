@@ -7,7 +7,7 @@
             async for message in consumer:
                 ...
 
-Every method raises LogErrors (`storage_tiers.errors`). The message has the remedy for a person, `advice` for a program.
+Every method raises LogErrors (`storage_tiers.errors`). The message states the remedy for people, `advice` for programs.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Client:
         self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
     ) -> AsyncIterator[GroupConsumer]:
         """A member of the consumer group for the block; it joins when it is first asked for records. At the end of the block it
-        commits, unless `auto_commit_s` is None, and leaves. If the block ends by an exception, the records that it took last
+        commits, unless `auto_commit_s` is None, and leaves. If the block raises, the records that it took last
         do not count as processed."""
         consumer = self.open_consumer(group, topics, options)
         try:
@@ -189,7 +189,7 @@ class Client:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def topics(self) -> list[TopicDescription]:
-        """All topics, from metadata that the node keeps up to date here."""
+        """All topics, from this client's copy of the metadata, which the node keeps up to date."""
         return [each for each in self._core.topics.describe() if not isinstance(each, LogError)]
 
     def topic(self, name: str) -> TopicDescription:
@@ -278,7 +278,7 @@ class Client:
             return await self._core.log.seal(topic, wait=True, timeout_ms=round(timeout_s * 1000))
 
     async def cold_manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
-        """Each partition's manifest in the bucket, or the error why it is unavailable."""
+        """Each partition's manifest in the bucket, or the error that makes it unavailable."""
         with self._naming_missing(topic):
             return await self._core.cold.manifests(topic)
 

@@ -4,8 +4,9 @@
         for message in bucket.read("orders"):
             ...
 
-The bucket holds offloaded records only: a node offloads closed segments, `tidelog topic seal` all records. Partitions come
-one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio and works in a thread.
+The bucket holds offloaded records only: a node offloads closed segments, and `tidelog topic seal` offloads all
+records. Partitions come one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio and
+works in a thread.
 """
 
 from __future__ import annotations

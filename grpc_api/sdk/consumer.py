@@ -192,7 +192,7 @@ class GroupConsumer:
                 await patience.pause(UnknownTopicOrPartition(f"the group assigned {each}, which does not exist"))
 
     async def _starts(self, partitions: Sequence[TopicPartition]) -> Positions:
-        """Where partitions without a committed offset begin."""
+        """The first offsets of partitions without a committed offset."""
         isolation = Isolation.READ_COMMITTED if self._options.committed_only else Isolation.READ_UNCOMMITTED
         wanted = OffsetSpec[self._options.start.upper()]
         patience = Patience(self._node, self._options.retry_s)
@@ -273,7 +273,7 @@ class GroupConsumer:
 
     async def close(self, *, processed: bool = True) -> None:
         """Commits, if commits are automatic, and leaves the group. With `processed` the program has processed all records that
-        it took; without, all except those that it took last."""
+        it took, otherwise all except those that it took last."""
         if self._closed:
             return
         self._closed = True

@@ -39,7 +39,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> MemberSubscription:
-    """Raises InvalidRequest for other bytes."""
+    """Raises InvalidRequest for invalid bytes."""
     fields = _Fields(data, "subscription")
     version = fields.int16()
     topics = [fields.string() for _ in range(fields.count())]
@@ -54,7 +54,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Empty bytes, as a member without a part may get, are no partitions. Raises InvalidRequest for other bytes."""
+    """Empty bytes mean no partitions; a member without any may get them. Raises InvalidRequest for invalid bytes."""
     if not data:
         return []
     fields = _Fields(data, "assignment")

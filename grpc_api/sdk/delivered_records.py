@@ -1,4 +1,4 @@
-"""Records on their way from a consumer to its program, and how far the program has processed them. Pure.
+"""The records that a consumer hands over to its program, and the program's progress. Pure.
 
 A record counts as processed when the program asks for the next one, commits, or closes the consumer without an exception.
 """
@@ -21,7 +21,7 @@ class Handover:
         self._in_work: Sequence[Message] = ()
 
     def __len__(self) -> int:
-        """Records that the program has not taken."""
+        """The number of records that the program has not taken."""
         return len(self._held)
 
     @property
@@ -33,7 +33,7 @@ class Handover:
         self._held.extend(messages)
 
     def next(self) -> Message | None:
-        """The next record; those taken before are processed."""
+        """The next record. Marks those taken before as processed."""
         self.processed()
         if not self._held:
             return None
@@ -42,7 +42,7 @@ class Handover:
         return message
 
     def take(self, most: int) -> list[Message]:
-        """Up to `most` records; those taken before are processed."""
+        """Up to `most` records. Marks those taken before as processed."""
         self.processed()
         taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
         self._in_work = taken

@@ -30,12 +30,12 @@ class FetchStreams:
         self._stubs: PerNode[Any] = PerNode(lambda node: LogStub(node.channel))
         self._retry_s = retry_s
         #: By whether the partitions have a leader, and the node's address. `close` keeps these, so the pauses before retries
-        #: grow while a leader stays unreachable. The home node has two: a success of the partitions that it leads must not
-        #: reset the pause of the partitions without a leader, which are asked of it too.
+        #: grow while a leader stays unreachable. The home node has two, since it also gets the requests for partitions without
+        #: a leader: a success of the partitions that it leads must not reset their pause.
         self._patience: dict[tuple[bool, str], Patience] = {}
         self._streams: list[_LeaderFetchStream] = []
         self._ready: list[_LeaderFetchStream] = []
-        #: Whether a stream has failed for longer than `retry_s`, while there were others.
+        #: Whether a stream has failed for longer than `retry_s` while others were open.
         self.gave_up = False
 
     @property
@@ -127,7 +127,7 @@ def _partition(wanted: pb.FetchPartition) -> TopicPartition:
 
 
 async def _message(stream: _LeaderFetchStream) -> pb.FetchResponse | LogError | None:
-    """None at the end of the stream."""
+    """The next message of the stream; None at its end."""
     try:
         message = await stream.call.read()
     except grpc.aio.AioRpcError as failure:

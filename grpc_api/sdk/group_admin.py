@@ -41,7 +41,7 @@ Answered = TypeVar("Answered", bound=_Answer)
 
 class GroupAdmin:
     """Lists, describes and deletes groups, and reads and moves their offsets. Calls that find the coordinator being created or
-    loaded are repeated until the client's timeout. LogError for a refusal."""
+    loaded are repeated for up to COORDINATOR_RETRY_S. A refusal raises a LogError."""
 
     def __init__(self, node: NodeChannel, groups: Groups) -> None:
         self._node = node
@@ -99,7 +99,7 @@ class GroupAdmin:
         return OffsetsDeleted(done.error or _first_error(done.topics))
 
     async def _settled(self, group: str | None, ask: Callable[[], Awaitable[Answered]]) -> Answered:
-        """The answer, or its error raised. Repeats the call while the group's coordinator is created or loaded."""
+        """Returns the answer or raises its error. Repeats the call while the group's coordinator is created or loaded."""
 
         async def settled() -> Answered:
             if group is not None:

@@ -126,12 +126,12 @@ class Membership:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether partitions are kept during a rebalance: all members must understand that, so no eager assignor is offered."""
+        """Whether partitions are kept during a rebalance. All members must support that, so no eager assignor is offered."""
         return set(self._options.assignors) == {COOPERATIVE_STICKY}
 
     # --- joining ------------------------------------------------------------------------------------------------------
     async def join(self) -> set[TopicPartition]:
-        """Joins the group's next generation. Returns those of its partitions that the member kept during the rebalance."""
+        """Joins the group's next generation. Returns the partitions that the member kept during the rebalance."""
         if not self.is_cooperative:
             self.owned = ()
         patience = Patience(self._node, self._options.retry_s)
@@ -244,7 +244,7 @@ class Membership:
                 self._on_change()
 
     async def leave(self) -> None:
-        """Leaves the group. A static member stays, because it may come back. Does not fail if the node is away."""
+        """Leaves the group. A static member stays, because it may come back. Does not fail if the node is unreachable."""
         self.owned = ()
         is_dynamic, self._generation = self._options.instance_id is None, NO_GENERATION
         if not is_dynamic or self._member_id == UNKNOWN_MEMBER:
@@ -262,7 +262,7 @@ class Membership:
     # --- offsets ------------------------------------------------------------------------------------------------------
     @property
     def identity(self) -> MemberIdentity:
-        """Raises IllegalGeneration if this client is no member."""
+        """Raises IllegalGeneration if this client is not a member."""
         if not self.is_member:
             raise IllegalGeneration(
                 f"this consumer is no longer a member of group {self._group}: its partitions belong to other members"

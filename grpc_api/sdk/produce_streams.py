@@ -1,10 +1,10 @@
-"""The produce streams of one producer: one to each leader that has batches of it, all under one identity.
+"""The produce streams of one producer: one to each leader that gets its batches, all under one identity.
 
     groups of batches, each of one leader ──> that leader's stream ──> answers of all streams, as they come
 
 Invariants: every stream is opened with the token of the first one, so that every leader knows the same producer. `write` never
-waits for a leader: each partition has at most one batch under way, which bounds the memory of a stream. If one of several
-streams ends, its groups get a retriable error, and the producer sends them again, to the leaders of that time.
+waits for a leader: each partition has at most one batch in flight, which bounds the memory of a stream. If one of several
+streams ends, its groups get a retriable error, and the producer sends them again, to the leaders at that time.
 
 Not promised: order between leaders.
 """
@@ -31,7 +31,7 @@ from storage_tiers.types import TopicPartition
 
 
 class StreamEnded(Exception):
-    """All streams have to be opened again: `error` is why."""
+    """All streams must be opened again because of `error`."""
 
     def __init__(self, error: LogError) -> None:
         super().__init__(str(error))
@@ -57,8 +57,8 @@ class ProduceStreams:
         self._answers: asyncio.Queue[Answered | StreamEnded] = asyncio.Queue()
 
     async def open(self, token: bytes) -> pb.Opened:
-        """Opens the first stream, at the home node or, if that is away, at any other broker. In a cluster of one broker it
-        waits for that broker without a limit. Raises StreamEnded."""
+        """Opens the first stream, at the home node or, if that is unreachable, at any other broker. In a cluster of one broker
+        it waits for that broker without a limit. Raises StreamEnded."""
         self._token = token
         home = self._routes.home
         nodes = [home, *(each for each in self._routes.everywhere() if each is not home)]
@@ -77,11 +77,11 @@ class ProduceStreams:
         raise StreamEnded(failure)
 
     def leader(self, partition: TopicPartition) -> Hashable:
-        """A key; batches may be in one group if their partitions have equal keys."""
+        """A key of the partition's leader. Batches may share a group if their partitions have equal keys."""
         return self._routes.leader(partition).address
 
     def write(self, group: Any, partition: TopicPartition, request: pb.ProduceRequest) -> None:
-        """`partition` is one of the request's."""
+        """`partition` is any partition of the request."""
         node = self._routes.leader(partition)
         stream = self._streams.get(node.address)
         if stream is None or stream.over:
@@ -107,7 +107,7 @@ class ProduceStreams:
 
 
 class _LeaderProduceStream:
-    """One stream from its opening to its end. With `waits` the opening waits until the node is there."""
+    """One stream from its opening to its end. With `waits` the opening waits until the node is reachable."""
 
     def __init__(
         self,

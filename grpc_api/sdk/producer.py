@@ -105,7 +105,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         self._threads = threads
         self._ending: Callable[[], AbstractContextManager[None]] = nullcontext if threads is None else threads.ending
-        # As `loop.create_future` of asyncio's loop, without its frame.
+        # The same as asyncio's `loop.create_future`, without the cost of its Python frame.
         self._new_waiter: Callable[[], Any] = (
             partial(asyncio.Future, loop=loop) if threads is None else threads.new_waiter
         )
@@ -193,7 +193,7 @@ class Producer:
         self._begin_sequences()
 
     async def drop(self, error: LogError) -> None:
-        """Fails the records that are not under way; returns once the others are acknowledged or have failed."""
+        """Fails the records that are not in flight; returns once the others are acknowledged or have failed."""
         with self._accumulator.lock:
             batches = self._accumulator.take_queued()
         for batch in batches:
@@ -210,7 +210,7 @@ class Producer:
         with suppress(asyncio.CancelledError):
             await self._runner
 
-    # --- where to -----------------------------------------------------------------------------------------------------
+    # --- choosing a partition -----------------------------------------------------------------------------------------
     def _choose(self, topic: str, key: bytes | None, value: bytes | None, headers: bytes, partition: int | None) -> int:
         count = self._topics.partition_counts.get(topic) or self._topics.partition_count(topic)
         if partition is not None:

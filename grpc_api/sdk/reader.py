@@ -95,7 +95,7 @@ class Reader:
         return taken
 
     async def seek(self, start: Start, partition: int | None = None) -> None:
-        """Continues from `start`, in this partition or in all."""
+        """Continues from `start`, in this partition or in all partitions."""
         if not self._began:
             await self._begin()
         partitions = list(self.position) if partition is None else [partition]
@@ -147,7 +147,7 @@ class Reader:
         return chosen
 
     async def _instead_of(self, past: Sequence[int], chosen: Mapping[int, int]) -> Mapping[int, int]:
-        """Checks for offsets beyond a partition's end, for `until_end`: no fetch would report them."""
+        """Replaces offsets beyond a partition's end, or raises OffsetOutOfRange: no fetch would report them."""
         if not past or self._options.out_of_range is OutOfRange.LATEST:
             return {partition: self._ends[partition] for partition in past}
         if self._options.out_of_range is OutOfRange.EARLIEST:

@@ -49,7 +49,7 @@ class RecordHandle(Future[Sent]):
         self._done_callbacks: list[Callable[[Future[Sent]], object]] = []
 
     def set_result(self, result: Sent) -> None:
-        """With the condition held."""
+        """Call it with the condition held."""
         self._result = result
         self._state = FINISHED
         for waiter in self._waiters:
@@ -58,7 +58,7 @@ class RecordHandle(Future[Sent]):
             self._handles.to_call.append(self)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """With the condition held."""
+        """Call it with the condition held."""
         self._exception = exception
         self._state = FINISHED
         for waiter in self._waiters:

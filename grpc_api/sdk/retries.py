@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class Patience:
-    """For one series of attempts at a time. `retry_s`: seconds that failures may last."""
+    """The pauses of one series of attempts at a time. `retry_s`: seconds that failures may last."""
 
     def __init__(self, node: NodeChannel, retry_s: float) -> None:
         self._clock = node.clock

@@ -109,7 +109,7 @@ class TransactionalProducer:
         if not options.idempotent:
             raise InvalidConfig("a transactional producer is idempotent: leave idempotent=False out")
         if not 0 < timeout_s < 2**31 / 1000:
-            raise InvalidConfig(f"timeout_s is above 0 and below {2**31 // 1000}, not {timeout_s}")
+            raise InvalidConfig(f"timeout_s must be above 0 and below {2**31 // 1000}, not {timeout_s}")
         self._node = node
         self._core = core
         self._id = transactional_id
@@ -139,7 +139,7 @@ class TransactionalProducer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[OngoingTransaction]:
-        """A transaction for the block: committed at its end, aborted if it ends by an exception. Raises the first failure of a
+        """A transaction for the block: committed at its end, aborted if the block raises. Raises the first failure of a
         record if there is one, and ProducerFenced if another producer has taken the transactional id over."""
         opened = self.begin()
         try:
@@ -182,7 +182,7 @@ class TransactionalProducer:
             return error
         except LogError as error:
             self._open = None
-            self._over = self._last_error(error, "whether its last transaction is committed is unknown")
+            self._over = self._last_error(error, "it is unknown whether its last transaction was committed")
             raise self._over from None
         return None
 
@@ -223,7 +223,7 @@ class TransactionalProducer:
             await self.abort()
         await self.records.close()
 
-    # --- what a transaction has ---------------------------------------------------------------------------------------
+    # --- contents of a transaction ------------------------------------------------------------------------------------
     def check(self, transaction: OngoingTransaction) -> None:
         if self._open is not transaction or self._ending:
             raise InvalidRequest("this transaction is over; begin another with `transaction()`")

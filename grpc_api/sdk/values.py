@@ -54,7 +54,7 @@ class GroupMemberInfo(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """A consumer group. `state` is Kafka's name, as "Stable"; `assignor` is "" unless the group is stable."""
+    """A consumer group. `state` is Kafka's name, such as "Stable"; `assignor` is "" unless the group is stable."""
 
     name: str
     state: str
@@ -68,7 +68,7 @@ Start = str | datetime | Mapping[int, int]
 
 
 class Acks(Enum):
-    """When a record counts as sent: committed (all in-sync replicas, flushed as the topic asks), or appended by the leader."""
+    """When a record counts as sent: committed (all in-sync replicas, flushed as configured), or appended by the leader."""
 
     ALL = "all"
     LEADER = "leader"
@@ -126,8 +126,8 @@ class ReaderOptions:
 
     `fetch_bytes` bounds the records in one message from the node; a reader holds one or two messages. With `until_end`, reading
     stops at the end that the partitions had when it began. With `committed_only`, aborted transactions are omitted, and open
-    ones are awaited; without it, all records are read as soon as they are there. `retry_s` is the time in seconds that a node
-    may be unreachable before reading fails."""
+    ones are awaited; without it, all records are read as soon as they are in the log. `retry_s` is the time in seconds that a
+    node may be unreachable before reading fails."""
 
     fetch_bytes: int = 1 << 20
     until_end: bool = False
@@ -183,11 +183,11 @@ class ConsumerOptions:
         if max(self.session_s, self.processing_s) > MAX_TIMEOUT_S:
             raise InvalidConfig(f"session_s and processing_s are at most {MAX_TIMEOUT_S} s")
         if self.auto_commit_s is not None and self.auto_commit_s < 0:
-            raise InvalidConfig("auto_commit_s must not be negative; None ends automatic commits")
+            raise InvalidConfig("auto_commit_s must not be negative; None disables automatic commits")
         self.reader()
 
     def reader(self) -> ReaderOptions:
-        """How the member reads its partitions."""
+        """The options with which the member reads its partitions."""
         return ReaderOptions(
             fetch_bytes=self.fetch_bytes,
             committed_only=self.committed_only,
@@ -212,7 +212,7 @@ def checked_start(start: Any) -> Start:
 
 def start_ms(moment: datetime) -> int:
     """The first whole millisecond since 1970 at or after the moment; 0 for an earlier one, because negative times name the
-    ends of a log in Kafka. Raises InvalidConfig without a time zone: Python reads such a datetime in the machine's."""
+    ends of a log in Kafka. Raises InvalidConfig without a time zone: Python would assume the machine's."""
     if moment.tzinfo is None:
         raise InvalidConfig(
             f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc, or write '2024-01-31T12:00:00Z'"

@@ -40,7 +40,7 @@ class Accounts:
         return (self.limit_bytes - (self.held_bytes - own.held_bytes)) // 2 - own.held_bytes
 
     def fits(self, peer: str, size: int) -> bool:
-        """A request larger than the whole bound fits only when nothing is held."""
+        """Whether `size` more bytes fit. A request larger than the whole bound fits only when nothing is held."""
         return size <= self.left(peer) or self.held_bytes == 0
 
     def take(self, peer: str, size: int, now: float) -> None:
@@ -51,7 +51,7 @@ class Accounts:
         self.held_bytes += size
 
     def give(self, peer: str, size: int, now: float) -> None:
-        """The connection has made progress."""
+        """Releases `size` bytes, which counts as progress."""
         account = self._of[peer]
         account.held_bytes -= size
         account.moved_at = now

@@ -92,7 +92,7 @@ class Bounds:
     def call(self, *, produces: bool) -> Any:
         """Raises Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
         if self.calls >= limits.MAX_CALLS:
-            raise Busy(f"{limits.MAX_CALLS} calls are under way already; retry later")
+            raise Busy(f"{limits.MAX_CALLS} calls are in progress already; retry later")
         if produces and self.produce_streams >= limits.MAX_PRODUCE_STREAMS:
             raise Busy(f"{limits.MAX_PRODUCE_STREAMS} produce streams are open already; share one among your producers")
         self.calls += 1
@@ -105,9 +105,11 @@ class Bounds:
 
     @contextmanager
     def reading(self) -> Any:
-        """Counts one `Records.Read` for the block. Raises Busy beyond MAX_RECORD_READS."""
+        """Counts the block as one `Records.Read`. Raises Busy beyond MAX_RECORD_READS."""
         if self.record_reads >= limits.MAX_RECORD_READS:
-            raise Busy(f"{limits.MAX_RECORD_READS} calls read records already; ask later, or read batches by Log")
+            raise Busy(
+                f"{limits.MAX_RECORD_READS} calls read records already; retry later, or read batches through Log"
+            )
         self.record_reads += 1
         try:
             yield
@@ -116,9 +118,9 @@ class Bounds:
 
     @contextmanager
     def joining(self) -> Any:
-        """Counts one call that waits for a group's members for the block. Raises Busy beyond MAX_JOINS."""
+        """Counts the block as one call that waits for members of a group. Raises Busy beyond MAX_JOINS."""
         if self.joins >= limits.MAX_JOINS:
-            raise Busy(f"{limits.MAX_JOINS} calls wait for members of groups already; ask later")
+            raise Busy(f"{limits.MAX_JOINS} calls wait for group members already; retry later")
         self.joins += 1
         try:
             yield
@@ -129,7 +131,9 @@ class Bounds:
     def following(self, partitions: int) -> Any:
         """Counts `partitions` as followed for the block. Raises Busy beyond MAX_FOLLOWED."""
         if self.followed + partitions > limits.MAX_FOLLOWED:
-            raise Busy(f"reads wait for {self.followed} of at most {limits.MAX_FOLLOWED} partitions already; ask later")
+            raise Busy(
+                f"reads wait for {self.followed} of at most {limits.MAX_FOLLOWED} partitions already; retry later"
+            )
         self.followed += partitions
         try:
             yield
@@ -185,7 +189,7 @@ class CallContext:
         async with self.bounds.turn(len(data)):
             sending = asyncio.ensure_future(self._context.write(data))
             try:
-                await asyncio.sleep(0)  # gRPC copies them
+                await asyncio.sleep(0)  # gRPC copies the bytes
             except BaseException:
                 sending.cancel()
                 raise

@@ -51,7 +51,7 @@ class Connections:
         if len(self.admitted) >= self.most:
             raise Busy(
                 f"{self.most} connections are served already, as many as tidelog.grpc.max.connections or the limit of open "
-                "files allows: share a channel among your callers, or ask later"
+                "files allows: share a channel among your callers, or retry later"
             )
         self.admitted.add(peer)
 
@@ -113,13 +113,13 @@ def callers(port: int) -> set[Address] | None:
 
 
 def host_of(peer: str) -> str:
-    """The host in gRPC's notation of a peer; "" if it has none."""
+    """The host of a peer in gRPC's notation; "" if there is none."""
     found = _address(peer)
     return "" if found is None else found[0]
 
 
 def _address(peer: str) -> Address | None:
-    """The address in gRPC's notation of a peer."""
+    """The address of a peer in gRPC's notation."""
     host, _, number = unquote(peer).partition(":")[2].rpartition(":")
     return (host.strip("[]"), int(number)) if number.isdigit() else None
 
@@ -140,7 +140,7 @@ def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
 
 
 def _connection(descriptor: str, port: int) -> Generator[tuple[socket.socket, Address], None, None]:
-    """The descriptor's connection to `port`; nothing if it is none."""
+    """Yields the descriptor's connection, if it is one to `port`."""
     if not os.readlink(f"{_DESCRIPTORS}/{descriptor}").startswith("socket:"):
         return
     # Duplicated first: the descriptor may be closed, and its number reused for another file, at any moment.

@@ -1,7 +1,7 @@
 """Ends failed calls with the status and detail of `grpc_api.messages.errors`.
 
 Any exception that is not a LogError is a defect of the node: it is logged here, and the caller gets INTERNAL without
-internals.
+details.
 
 The call's status is set without gRPC's `abort`. The exception that `abort` raises and the call's frames refer to each other, so
 a refused request would stay in memory until a full collection.
@@ -54,7 +54,7 @@ def _end(context: Any, code: grpc.StatusCode, details: str) -> None:
 
 
 def not_of_a_caller(record: logging.LogRecord) -> bool:
-    """A filter for GRPC_LOGGER. A caller that leaves is not an error of the node, and any stranger could fill the log with such
+    """A filter for GRPC_LOGGER. A caller that leaves is not an error of the node, and any client could fill the log with such
     messages."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, (grpc.aio.InternalError, asyncio.CancelledError))

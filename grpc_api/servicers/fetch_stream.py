@@ -95,7 +95,7 @@ async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
                 data = encoded(parts)
             has_parts = bool(parts)
             del parts
-            release(answers)  # the caller may take its time
+            release(answers)  # the caller may read slowly
             if failure is None or has_parts:
                 await context.write_counted(data)
             del data  # sent, and no longer counted

@@ -1,4 +1,4 @@
-"""Fetches through the contract: releases the files on every path and builds messages within the bound of answers.
+"""Fetches through the contract: releases the files on every path and builds messages within the memory bound of answers.
 
 Invariants: no byte of an answer is read before there is room for it, and the room is held until gRPC has sent the message.
 A call that waits for room holds neither files nor bytes. The less room a connection has left, the smaller its next answer,
@@ -41,8 +41,8 @@ def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
 
 @asynccontextmanager
 async def fetched(log: Log, fetch: Fetch, context: CallContext) -> AsyncIterator[list[Fetched]]:
-    """The answers; their bytes count as held until the block ends. Cancelling cancels the read. Use `release` to give the
-    files back earlier."""
+    """The answers; their bytes count as held until the block ends. Cancelling cancels the read. Use `release` to
+    release the files earlier."""
     room, peer = context.bounds.answers, context.peer_name
     answers = await _answers(log, bounded(fetch, _most(context)))
     held = room.try_hold(peer, _size(answers))
@@ -70,7 +70,7 @@ def _most(context: CallContext) -> int:
 
 
 def release(answers: list[Fetched]) -> None:
-    """Gives the files back, once."""
+    """Releases the files, once."""
     while answers:
         answers.pop().release_all()
 
@@ -94,7 +94,7 @@ async def _answers(log: Log, fetch: Fetch) -> list[Fetched]:
 
 
 def _sendable(fetch: Fetch, answers: Sequence[Fetched]) -> list[Fetched]:
-    """Replaces each batch that no message holds by an error. Only a single batch is ever larger than the fetch asked for."""
+    """Replaces batches that are too large for a message by errors. Only a single batch can exceed the fetch's limit."""
     return [
         answer if answer.size <= MAX_BATCH_BYTES else _too_large(wanted, answer)
         for wanted, answer in zip(fetch.partitions, answers, strict=True)
@@ -145,7 +145,7 @@ _RECORDS_TAG = bytes((pb.FetchedPartition.RECORDS_FIELD_NUMBER << 3 | 2,))
 
 
 def size_of(answers: Sequence[Fetched]) -> int:
-    """Bytes of records."""
+    """The total bytes of records."""
     return sum(each.size for each in answers)
 
 

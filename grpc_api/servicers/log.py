@@ -16,7 +16,7 @@ from grpc_api.servicers.produce_stream import ProduceSession, append_in_pieces, 
 
 
 class CoreLog(LogServicer):
-    """Records in and out. A partition's LogError is its part of the answer; one of the whole request ends the call."""
+    """Produces and fetches. A partition's LogError is its part of the answer; that of a whole request ends the call."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -48,7 +48,7 @@ class CoreLog(LogServicer):
             async with fetched(self._core.log, fetch, context) as answers:
                 async with context.bounds.turn(size_of(answers), len(answers)):
                     data = encoded([await part_and_records(index, each) for index, each in enumerate(answers)])
-                release(answers)  # the caller may take its time
+                release(answers)  # the caller may read slowly
                 await context.write_counted(data)
 
     async def FetchStream(self, request: pb.FetchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802

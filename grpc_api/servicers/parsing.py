@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_api.messages.field_count import Layout, count_fields
 from storage_tiers.errors import InvalidRequest
 
-#: Most fields of a request, those of its parts included: they are parsed in some ten milliseconds. MAX_SENT_RECORDS with eight
+#: Most fields of a request, including nested messages: they are parsed in some ten milliseconds. MAX_SENT_RECORDS with eight
 #: headers each have fewer.
 MAX_FIELDS = 300_000
 #: Smaller requests are not counted: they have at most half as many fields as bytes.

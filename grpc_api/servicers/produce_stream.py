@@ -1,4 +1,4 @@
-"""One produce stream: requests are appended as they arrive and answered as they commit, with a bound on those under way.
+"""One produce stream: requests are appended as they arrive and answered as they commit, with a bound on those in flight.
 
     requests ──> appended in the order sent ──┬─ committed already ──────────────> outbox ──> the caller
                                               └─ waiting ──> commits, in order ──> outbox
@@ -57,7 +57,7 @@ class _WaitingCommit(NamedTuple):
 
     sequence: int
     results: Sequence[Appended | LogError]
-    follows: bool  # an `appended` has gone out before
+    follows: bool  # an `appended` answer was sent before
 
 
 async def committed(result: Appended | LogError) -> Appended | LogError:

@@ -45,7 +45,7 @@ BATCH_BYTES = 256 << 10
 #: Most bytes of records (unless one record alone has more) and most records of one partition in one message of a read. A
 #: message that has this many bytes takes no further partition.
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
-#: Bytes of batches read at a time, of which a message is made.
+#: Bytes of batches that are read at a time to make a message.
 READ_BYTES = 256 << 10
 #: How long one fetch waits for more records.
 WAIT_MS = 10_000
@@ -250,11 +250,11 @@ class _Reading:
         self._isolation = isolation
         self._ends = ends
         self._kept: dict[int, Kept] = {}
-        #: Inflated bytes of batches that are cut and not kept, by partition.
+        #: Inflated bytes of batches that are partly sent and not kept, by partition.
         self._cut: dict[int, int] = {}
 
     async def run(self, context: CallContext) -> None:
-        """Returns at the ends. Raises the LogError of the first partition that fails, after sending the others' records."""
+        """Returns once all ends are reached. Raises the first failed partition's LogError after sending others' records."""
         while self._wanted():
             await self._room()
             wanted = [each for each in self._wanted() if each not in self._cut]

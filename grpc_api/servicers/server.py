@@ -1,6 +1,6 @@
 """The gRPC server of a node: the servicers on one port, with health checking and reflection.
 
-grpc is imported only when a server starts: a process without one does not pay for its memory.
+grpc is imported only when a server starts, so that a process without a server saves its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GrpcServer:
-    """A running server. `port` is its port; `bounds` count what its callers hold."""
+    """A running server. `port` is its port; `bounds` count the resources that its callers hold."""
 
     def __init__(self, server: Any, health: Any, port: int, bounds: Bounds) -> None:
         self._server = server
@@ -40,7 +40,7 @@ def hold_port(host: str, port: int) -> socket.socket:
     address = host or every_address()
     held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        # With it, which gRPC sets too, Linux lets two sockets share an address while neither listens.
+        # With this option, which gRPC sets too, Linux lets two sockets share an address while neither listens.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((address, port))
     except OSError as error:
@@ -76,7 +76,7 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
         bound = server.add_insecure_port(text_of(host or every_address(), port))
     except RuntimeError:
         hold_port(host, port).close()  # its error says why; gRPC's does not
-        raise _not_listening(host, port, "gRPC has no more to say") from None
+        raise _not_listening(host, port, "gRPC does not report the reason") from None
     bounds.connections.port = bound
     await server.start()
     for service in ("", *services):

@@ -1,6 +1,6 @@
 """The token of an idempotent stream: the producer id and epoch with which it resumes.
 
-    version 1 | producer id int64 | epoch int16 | CRC-32C of cluster id and all before
+    version 1 | producer id int64 | epoch int16 | CRC-32C of the cluster id and all bytes before it
 
 It guards against mistakes (a truncated or corrupt token, or another cluster's), not against an attacker: any client that
 may produce can claim any producer id through Kafka's protocol too.
@@ -31,7 +31,7 @@ def decode_token(cluster_id: str, token: bytes) -> tuple[int, int]:
         if version == _VERSION and _CHECK.unpack(check)[0] == _check(cluster_id, identity):
             return producer_id, producer_epoch
     raise InvalidRequest(
-        f"the token ({len(token)} bytes) was not issued by cluster {cluster_id}; open one without a token"
+        f"the token ({len(token)} bytes) was not issued by cluster {cluster_id}; open a stream without a token"
     )
 
 

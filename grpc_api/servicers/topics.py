@@ -52,7 +52,7 @@ class CoreTopics(TopicsServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
     async def Describe(self, request: pb.DescribeTopicsRequest, context: Any) -> pb.DescribeTopicsResponse:  # noqa: N802
         if request.all and (request.names or request.topic_ids):
             raise InvalidRequest("ask for all topics, or for some by name or id, not for both")

@@ -112,7 +112,9 @@ class FetchHandler:
             return finish(())
         isolation = ISOLATIONS.get(request.isolation)
         if isolation is None:
-            wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
+            wrong = InvalidRequest(
+                f"isolation {request.isolation} does not exist; it must be 0 (uncommitted) or 1 (committed)"
+            )
             return self._refuse(request, version, correlation, wrong)
         wanted = [cached.wanted for cached in readable]
         try:
@@ -189,7 +191,9 @@ class FetchHandler:
                     readable = [cached for cached in readable if not cached.is_nameless]
             isolation = ISOLATIONS.get(request.isolation)
             if readable and isolation is None:
-                wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
+                wrong = InvalidRequest(
+                    f"isolation {request.isolation} does not exist; it must be 0 (uncommitted) or 1 (committed)"
+                )
                 return self._refuse(request, version, correlation, wrong)
             if readable and isolation is not None:
                 # Other requests use the loop during the wait.

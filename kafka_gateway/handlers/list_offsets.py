@@ -37,7 +37,7 @@ Answer = TimestampOffset | LogError | None
 async def serve(request: Any, call: Call) -> Fields:
     isolation = getattr(request, "isolation_level", 0)
     if isolation not in (0, 1):
-        raise InvalidRequest(f"isolation level {isolation}; it is 0 (uncommitted) or 1 (committed)")
+        raise InvalidRequest(f"isolation {isolation} does not exist; it must be 0 (uncommitted) or 1 (committed)")
     times: Counter[tuple[str, int]] = Counter()
     async for topic in call.each(request.topics):
         async for row in call.each(topic.partitions):

@@ -71,7 +71,7 @@ async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
     async for topic in call.each(request.topics):
         topic_id = getattr(topic, "topic_id", None)
         if topic_id is not None and call.messages.version < 12:
-            raise InvalidRequest(f"topic ids are not served in Metadata {call.messages.version}; ask with version 12")
+            raise InvalidRequest(f"Metadata {call.messages.version} does not support topic ids; use version 12")
         if topic_id is not None:
             ids[TopicId(topic_id.bytes)] = None
         elif topic.name is not None:

@@ -274,7 +274,7 @@ def _transaction(request: ProduceRequest, version: int) -> ProducerTransaction:
 
 
 def _wrong_acks(acks: int) -> LogError:
-    return InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
+    return InvalidRequiredAcks(f"acks={acks} does not exist; it must be 0, 1 or -1 (all)")
 
 
 def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:

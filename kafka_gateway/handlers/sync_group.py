@@ -18,7 +18,7 @@ from kafka_gateway.small_requests import NativeCodec
 def serve(request: Any, call: Call) -> Delayed:
     protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
     if call.messages.version >= 5 and (protocol_type is None or protocol is None):
-        raise InconsistentGroupProtocol("SyncGroup 5 names the protocol's type and its name; send both")
+        raise InconsistentGroupProtocol("SyncGroup 5 needs the protocol's type and its name; send both")
     sync = SyncGroup(
         request.group_id,
         request.generation_id,

@@ -78,7 +78,7 @@ COORDINATION_ROWS = (
         _HANDLERS + "test_find_coordinator.py::test_a_coordinator_is_found_at_its_listener",
     ),
     row(
-        "names the protocol's type and its name; send both",
+        "needs the protocol's type and its name; send both",
         _HANDLERS + "test_groups.py::test_a_sync_that_names_both_is_taken",
     ),
     row(

@@ -36,7 +36,7 @@ REQUEST_ROWS = (
         SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
     ),
     row(
-        "ask with version 12",
+        "use version 12",
         GATEWAY + "handlers/test_metadata.py::test_a_topic_without_a_name_or_with_an_id_too_early_is_refused",
         GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
     ),
@@ -65,9 +65,10 @@ REQUEST_ROWS = (
         SDK + "test_preflight.py::test_a_node_is_a_node",
     ),
     row(
-        "make it with `create_topic`", SDK + "test_wrong_input.py::test_a_missing_topic_is_created_as_the_error_advises"
+        "create it with `create_topic`",
+        SDK + "test_wrong_input.py::test_a_missing_topic_is_created_as_the_error_advises",
     ),
-    row("read batches by Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
+    row("read batches through Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
     row("send them in parts", SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts"),
     row("read them in several calls", SERVICERS + "test_records.py::test_many_partitions_are_read_in_several_calls"),
     row(
@@ -76,7 +77,7 @@ REQUEST_ROWS = (
         SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),
     row(
-        "open one without a token",
+        "open a stream without a token",
         SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused",
         SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),

@@ -252,7 +252,7 @@ async def test_appended_records_do_not_occupy_memory_until_the_commit(
 @pytest.mark.parametrize(
     ("bound", "value", "words"),
     [
-        ("MAX_CALLS", 3, "calls are under way"),
+        ("MAX_CALLS", 3, "calls are in progress"),
         ("MAX_PRODUCE_STREAMS", 3, "share one among your producers"),
         ("MAX_FOLLOWED", 3, "reads wait for 3"),
     ],

@@ -155,7 +155,7 @@ async def test_a_token_that_this_cluster_never_gave_is_refused(stub: Any, token:
     await call.write(opening(idempotent=True, token=token))
     code, name, sentence = await failure_of(call)
     assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
-    assert "open one without a token" in sentence
+    assert "open a stream without a token" in sentence
 
 
 @pytest.mark.parametrize(
