@@ -2,7 +2,7 @@
 
 That memory is at most the sum of the following, each of which only hostile callers reach:
 
-    requests under way   REQUESTS_BYTES          received in part or whole, and unfinished
+    requests in progress REQUESTS_BYTES          received in part or whole, and unfinished
     produce streams      PRODUCE_STREAMS_BYTES   one incomplete message each
     windows              WINDOWS_BYTES           sent to calls that have stopped reading
     answers              ANSWERS_BYTES           made, and not yet read by their callers
@@ -21,7 +21,7 @@ MAX_REQUEST_BYTES = 4 << 20
 MAX_MESSAGE_BYTES = 16 << 20
 #: Larger messages are copied one at a time, and other calls run between them.
 LARGE_BYTES = 256 << 10
-#: A peer silent for this long is pinged, and has as long again to answer.
+#: A peer that is silent for this long is pinged, and must answer within the same time.
 KEEPALIVE_MS = 30_000
 #: Shortest interval between a client's pings, also without calls.
 MIN_CLIENT_PING_MS = 10_000

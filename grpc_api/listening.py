@@ -28,7 +28,7 @@ def every_address() -> str:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket on `host`:`port` (0: a free port; an empty host: every address, of both families). Connections wait in
-    the kernel until they are accepted. Raises OSError if the address is taken or not this machine's."""
+    the kernel until they are accepted. Raises OSError if the address is taken or belongs to another machine."""
     address = host or every_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     taken = socket.socket(family)

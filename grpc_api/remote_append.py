@@ -66,7 +66,8 @@ class AppendStream:
 
 
 def _messages(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
-    """The appends in order, in groups that fit one message. An append that is too large for any message is its own group."""
+    """The appends in order, in groups that fit one message. An append that is too large for any message is a group of its
+    own."""
     message: list[Append] = []
     size = 0
     for each in appends:

@@ -1,8 +1,8 @@
 """The contract's `Groups` over a channel.
 
-Invariant: a call that the node did not decide ends with CoordinatorNotAvailable, as in the contract, because a member of a
-group does not know the channel's own errors. A JoinGroup has no time limit here, since only the node knows how long the group's
-members may take. If the node is gone, the channel's keepalive ends the call.
+Invariant: a call that the node did not decide ends with CoordinatorNotAvailable, as in the contract, because group members do
+not handle the channel's own errors. A JoinGroup has no time limit here, since only the node knows how long the group's members
+may take. If the node is gone, the channel's keepalive ends the call.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class ConnectedClient:
-    """`host` and `port` are the client's. `listener` is the one it connected to; answers name that listener's addresses.
-    `software_*` come from ApiVersions 3 and up (KIP-511). `left` is called once, when the connection has closed; `has_left`
-    is true once answers are no longer read, which may be earlier."""
+    """`host` and `port` are the client's address. `listener` is the one it connected to; answers name that listener's
+    addresses. `software_*` come from ApiVersions 3 and up (KIP-511). `left` is called once, when the connection has closed;
+    `has_left` is true once answers are no longer read, which may be earlier."""
 
     __slots__ = ("caller", "has_left", "host", "left", "listener", "named", "port", "software_name", "software_version")
 

@@ -381,7 +381,7 @@ class Connection:
             self._send(pieces)
 
     def complete(self, pending: PendingReply, pieces: Sequence[Piece]) -> None:
-        """Answers a request whose answer was delayed. Without pieces nothing is sent (Produce with acks=0)."""
+        """Answers a request whose answer was delayed. If `pieces` is empty, nothing is sent (Produce with acks=0)."""
         pending.pieces = pieces
         while self.waiting and self.waiting[0].pieces is not None:
             self._send(self.waiting.popleft().pieces or ())

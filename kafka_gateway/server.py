@@ -8,7 +8,7 @@ Connections whose last request was a group member's come after all others, in a 
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
 (`request_memory_pool.py`), unread bytes of a client before its next request starts, bytes of files sent in a turn
-(`sender.py`), idle time. Does not promise: TLS, systems other than Linux.
+(`sender.py`), idle time. TLS and systems other than Linux are not supported.
 """
 
 from __future__ import annotations

@@ -73,10 +73,10 @@ class Cold(Protocol):
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
-        """Repairs a manifest after the store has gone backwards (StoreBehind). Verifies every object that the newest known
-        manifest names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the caller
-        accepts; the repair is refused unless they are exactly the lost ones. Takes one or two requests for each segment. Raises
-        TierUnavailable if the store does not answer: retry."""
+        """Repairs a manifest after the store has reverted to an older state (StoreBehind). Verifies every object that the
+        newest known manifest names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the
+        caller accepts; the repair is refused unless they are exactly the lost ones. Takes one or two requests for each
+        segment. Raises TierUnavailable if the store does not answer: retry."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
         """As `repair`, for `topic.json`: writes it again if the store has none, or an older one than this node has written."""

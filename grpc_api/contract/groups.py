@@ -239,7 +239,7 @@ class FetchedTopic(NamedTuple):
 
 
 class OffsetsFetched(NamedTuple):
-    """`error` is the whole request's; partitions have their own."""
+    """`error` is that of the whole request; partitions have their own."""
 
     error: LogError | None
     topics: Sequence[FetchedTopic] = ()
@@ -253,7 +253,7 @@ class OffsetDelete(NamedTuple):
 
 
 class OffsetsDeleted(NamedTuple):
-    """`error` is the whole request's; partitions have their own."""
+    """`error` is that of the whole request; partitions have their own."""
 
     error: LogError | None
     topics: Sequence[TopicOutcome] = ()

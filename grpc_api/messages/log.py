@@ -87,7 +87,7 @@ def transaction_of(request: pb.ProduceRequest) -> ProducerTransaction | None:
 
 
 def append_of(message: pb.Append) -> Append:
-    """The batch is not copied: it is valid as long as the message."""
+    """Does not copy the batch, which is valid as long as the message."""
     return Append(TopicPartition(message.topic, message.partition), memoryview(message.batch))
 
 

@@ -100,8 +100,8 @@ class Client:
         *,
         timeout_s: float = TRANSACTION_TIMEOUT_S,
     ) -> AsyncIterator[TransactionalProducer]:
-        """A producer of transactions for the block. It fences an earlier producer of this transactional id and aborts that
-        one's open transaction. The node aborts a transaction that is open for more than `timeout_s`."""
+        """A producer of transactions for the block. It fences an earlier producer of this transactional id and aborts its
+        open transaction. The node aborts a transaction that is open for more than `timeout_s`."""
         producer = self.open_transactional_producer(transactional_id, options, timeout_s)
         try:
             await producer.start()
@@ -145,7 +145,7 @@ class Client:
     async def consumer(
         self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
     ) -> AsyncIterator[GroupConsumer]:
-        """A member of the consumer group for the block; it joins when it is first asked for records. At the end of the block it
+        """A member of the consumer group for the block; it joins at the first request for records. At the end of the block it
         commits, unless `auto_commit_s` is None, and leaves. If the block raises, the records that it took last
         do not count as processed."""
         consumer = self.open_consumer(group, topics, options)
@@ -267,8 +267,8 @@ class Client:
         return await self._groups.offsets(checked_group(name))
 
     async def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Moves offsets of a group without members; None deletes one. An error may leave some of them moved: see
-        `group_offsets`."""
+        """Moves offsets of a group without members; None deletes an offset. After an error some may have been
+        moved: see `group_offsets`."""
         await self._groups.alter_offsets(checked_group(name), checked_offsets(offsets))
 
     # --- the bucket ---------------------------------------------------------------------------------------------------

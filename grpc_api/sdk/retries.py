@@ -50,7 +50,7 @@ async def from_coordinator(
     *,
     passing: tuple[type[LogError], ...] = COORDINATOR_AWAY,
 ) -> Answer:
-    """The answer. Calls `ask` again after `passing` errors, for at most COORDINATOR_RETRY_S."""
+    """The answer of `ask`, which is called again after `passing` errors, for at most COORDINATOR_RETRY_S."""
     patience = Patience(node, COORDINATOR_RETRY_S)
     while True:
         try:

@@ -118,7 +118,7 @@ class TransactionalProducer:
         self._open: OngoingTransaction | None = None
         self._ending = self._used = False
         self._failure: Exception | None = None
-        #: Why this producer begins no other transaction.
+        #: The error that keeps this producer from beginning another transaction.
         self._over: LogError | None = None
         self.records = Producer(
             core.routes, core.topics, options, threads, Transactional(transactional_id, self._use, self._failed)
@@ -276,5 +276,5 @@ class TransactionalProducer:
             raise
 
     async def _retried(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer; retried while the coordinator is away, or busy with the previous transaction."""
+        """The answer of `ask`. Retries while the coordinator is unavailable, or busy with the previous transaction."""
         return await from_coordinator(self._node, ask, passing=_PASSING)

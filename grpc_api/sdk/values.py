@@ -63,7 +63,7 @@ class GroupInfo(NamedTuple):
 
 
 #: Where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at or after a
-#: moment (a datetime with a time zone, or ISO 8601 text, UTC unless it names a zone), or at an offset for each partition.
+#: time (a datetime with a time zone, or ISO 8601 text, UTC unless it names a zone), or at an offset for each partition.
 Start = str | datetime | Mapping[int, int]
 
 

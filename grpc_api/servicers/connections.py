@@ -1,7 +1,7 @@
 """Bounds the number of connections and closes single ones, neither of which gRPC for Python can do.
 
-A connection is known from its first call on. At the bound, the process's own descriptors show which known connections are
-gone; if none is, the call is refused. gRPC itself closes connections beyond the bound plus REFUSED_CONNECTIONS, which also
+A connection is known from its first call on. At the bound, the process's own descriptors show which known connections have
+closed; if none has, the call is refused. gRPC itself closes connections beyond the bound plus REFUSED_CONNECTIONS, which also
 bounds connections without calls.
 
 Aborting an RPC keeps its message until its caller reads it. Shutting down the connection's socket frees all that its calls
@@ -67,7 +67,7 @@ class Connections:
         try:
             return await asyncio.shield(self._looking) is not None
         except OSError:
-            return True  # no descriptor is left to scan with: assume that no connection is gone
+            return True  # no descriptor is left to scan with: assume that no connection has closed
 
     def _drop_closed(self, looking: asyncio.Future[set[Address] | None]) -> None:
         self._looking, self._looked_at = None, asyncio.get_running_loop().time()
@@ -98,7 +98,7 @@ def shut_down(peer: str, port: int) -> bool:
         for found, address in sockets:
             if address != wanted:
                 continue
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # closed meanwhile
                 found.shutdown(socket.SHUT_RDWR)
                 return True
     return False
@@ -136,7 +136,7 @@ def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _NONE_LEFT:
                 raise
-            continue  # gone meanwhile, or it only listens
+            continue  # closed meanwhile, or it only listens
 
 
 def _connection(descriptor: str, port: int) -> Generator[tuple[socket.socket, Address], None, None]:

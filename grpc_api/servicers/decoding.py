@@ -75,7 +75,7 @@ class Decoding:
     def _end_turn(self, running: asyncio.Future[Any]) -> None:
         self._turn.release()
         if not running.cancelled():
-            running.exception()  # retrieved even if the read is gone, or asyncio would log it
+            running.exception()  # retrieved even if the read was cancelled, or asyncio would log it
 
     def try_keep(self, size: int) -> Kept | None:
         """Room for a batch of `size` bytes; None if there is none, or other reads wait for it. `release` returns it."""

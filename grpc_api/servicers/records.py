@@ -1,8 +1,8 @@
 """`tidelog.v1.Records` over the core's contract: encodes records into batches, and decodes batches into records.
 
 Invariants: a refused record affects only the records of its own batch. A read builds one message at a time; while its caller
-reads it, the read holds only inflated batches, within the bound of `decoding`. Offsets of a partition rise. One read at a time
-decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
+reads it, the read holds only inflated batches, within the bound of `decoding`. Offsets rise within a partition. One read at a
+time decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
 
 Not promised: deduplication of a record that is sent again; high throughput, for which `Log` carries raw batches.
 """

@@ -1,4 +1,4 @@
-"""DeleteRecords, key 21, versions 0 to 2: raises the log start; -1 means to the high watermark.
+"""DeleteRecords, key 21, versions 0 to 2: raises the log start to an offset; -1 means the high watermark.
 
 Each partition is answered when its new log start is durable in every tier that has records below it. The request's timeout
 is ignored: the core bounds its own wait for the store, and until then the outcome is unknown.

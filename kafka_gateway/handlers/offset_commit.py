@@ -1,4 +1,4 @@
-"""OffsetCommit, key 8, versions 2 to 10: stores a group's positions. v2 to v4 may carry a retention, v10 names topics by id."""
+"""OffsetCommit, key 8, versions 2 to 10: commits a group's offsets. v2 to v4 may carry a retention, v10 names topics by id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetFetch, key 9, versions 1 to 10: a group's committed positions. Null topics (v2) mean all.
+"""OffsetFetch, key 9, versions 1 to 10: a group's committed offsets. Null (v2) means all topics.
 
 v2 has an error for the whole answer, v7 can refuse offsets of open transactions (KIP-447), v8 can ask for many groups, v10
 names topics by id.
