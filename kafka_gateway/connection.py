@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""One client connection without its socket: bytes in, requests out; answers in, pieces to send out.
+"""One client connection without its socket: turns received bytes into requests, and answers into pieces to send.
 
 Plain Python; `connection.pxd` beside it gives the types with which `hatch_build.py` compiles it.
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes: every LogError class has exactly one here, and no other module has numbers.
+"""Kafka's error codes: every LogError class has exactly one here, and no other module contains the numbers.
 
 A class missing from the table is a defect (a test checks all subclasses); at run time its code is UNKNOWN_SERVER_ERROR.
 Numbers: https://kafka.apache.org/protocol.html#protocol_error_codes

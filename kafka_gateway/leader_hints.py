@@ -1,5 +1,5 @@
 """Leader hints (KIP-951): the leader, its epoch and its address, in an answer that refuses a partition because another broker
-leads it or because the client's epoch is old. The client then needs no Metadata.
+leads it or because the client's epoch is old. The client then needs no Metadata request.
 
 Hints exist from Produce 10 and Fetch 16 on. As in Kafka, the address is the leader's on the listener that the client uses; it
 is missing if the leader does not have this listener. UNKNOWN_LEADER_EPOCH has no hint, since the client's metadata may be newer

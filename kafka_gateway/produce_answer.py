@@ -2,7 +2,7 @@
 """Writes answers of Produce into one buffer of their exact size. Together with `hot_parse` it is a busy node's hot path.
 
 Plain Python; `produce_answer.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same bytes (kio's are the oracle in the tests). If anything failed it writes nothing, and the handler's slower path answers.
+same bytes (kio's are the oracle in the tests). If any partition failed, it writes nothing; the handler's slower path answers.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce
 """

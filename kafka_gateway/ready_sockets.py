@@ -5,7 +5,7 @@ The server has two epolls. The members of groups have one of their own, so that 
 queue before all other clients. Both epolls get a turn in each round of the event loop; the other clients' turn comes first. A
 request that arrives during the members' turn waits for its end, so that turn is short while others produce or fetch.
 
-Does not promise: fairness within one epoll, beyond that a socket left over from a turn comes first in the next.
+Within an epoll the only fairness is that sockets left over from a turn come first in the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves the small requests of an API by a native codec, and leaves all others to the API's handler by schema.
+"""Serves the small requests of an API with a native codec, and leaves all others to the API's handler by schema.
 
 It serves APIs whose requests are frequent and mostly small. The codec's reader returns None for a request that it cannot
 read; the handler by schema then reads or refuses that request. So only the schema decides which requests are malformed.

@@ -56,7 +56,7 @@ class Appended:
     """The position of an appended batch. `log_append_time_ms` is in milliseconds since 1970, -1 under CreateTime.
 
     `committed` is None if the records are already below the high watermark, and flushed as the topic requires. Otherwise it is
-    a future that completes then, or fails with the LogError for producers with acks=all.
+    a future that completes then, or fails with the LogError that producers with acks=all get.
     """
 
     base_offset: int

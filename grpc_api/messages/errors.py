@@ -3,7 +3,7 @@
 A failed call ends with the table's status. Its trailing metadata holds, under the standard key of rich gRPC errors, a
 message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's name, tidelog's finer one, whether to retry,
 and the advice. A failed part of a call carries the same ErrorDetail. Any other exception is a defect of the node: the
-caller gets INTERNAL without details.
+caller gets INTERNAL, without the text of the exception.
 
 Not promised: that an older client knows every reason. It then gets a LogError with the message and Kafka's name.
 """

@@ -1,11 +1,12 @@
-"""Bounds the number of connections and closes single ones, neither of which gRPC for Python can do.
+"""Bounds the number of connections and closes individual connections. gRPC for Python can do neither.
 
 A connection is known from its first call on. At the bound, the process's own descriptors show which known connections have
 closed; if none has, the call is refused. gRPC itself closes connections beyond the bound plus REFUSED_CONNECTIONS, which also
 bounds connections without calls.
 
 Aborting an RPC keeps its message until its caller reads it. Shutting down the connection's socket frees all that its calls
-hold; to gRPC it looks as if the caller had closed it. The socket is found among the process's descriptors by both its ends.
+hold; to gRPC it looks as if the caller had closed it. The socket is found among the process's descriptors by both of its
+addresses.
 
 Not promised: any of this without /proc. There only the keepalive ends a caller that reads nothing, and gRPC's own bound is
 the only one.

@@ -1,7 +1,7 @@
 """Ends failed calls with the status and detail of `grpc_api.messages.errors`.
 
-Any exception that is not a LogError is a defect of the node: it is logged here, and the caller gets INTERNAL without
-details.
+Any exception that is not a LogError is a defect of the node: it is logged here, and the caller gets INTERNAL,
+without the text of the exception.
 
 The call's status is set without gRPC's `abort`. The exception that `abort` raises and the call's frames refer to each other, so
 a refused request would stay in memory until a full collection.
