@@ -44,7 +44,7 @@ A scrape visits a few partitions per iteration of the event loop. It starts no t
 running one. No metric costs work per record. Idle shares cover the last 30 s.
 
 `packaging/prometheus/alerts.yaml` has alert rules for Prometheus, each explained in
-[production.md](production.md#what-each-alert-means). They watch
+[production.md](production.md#what-each-alert-means). Among others they watch
 `tidelog_ready == 0`; `tidelog_store_reachable == 0`; `tidelog_store_cluster_behind > 0` and
 `tidelog_partitions_store_behind > 0` (the bucket went backwards); `tidelog_tier_offload_lag_seconds_max` above a few times
 `tidelog.tier.max.lag.ms`; `tidelog_disk_used_ratio` near `tidelog.disk.watermark.slow`;

@@ -264,7 +264,7 @@ _TIER = (
     own(
         _GAUGE,
         "tier_offload_held_back_partitions",
-        "Partitions of which closed segments wait for the end of an open transaction, including those not listed one by one.",
+        "Partitions with closed segments that wait for the end of an open transaction, including those not listed one by one.",
     ),
     own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),
     own(
@@ -330,7 +330,7 @@ _NODE = (
     own(
         _GAUGE,
         "partitions_store_behind",
-        "Partitions for which the object store shows less than this node has seen; they are neither deleted nor evicted.",
+        "Partitions of which the store shows less than this node has seen; nothing of them is offloaded, evicted or deleted.",
     ),
     own(
         _GAUGE, "recovering_partitions", "Recovering partitions: they cannot lead before the object store has answered."

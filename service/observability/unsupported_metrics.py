@@ -58,7 +58,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=raft-metrics",
             "kafka.server:type=registration-metrics",
         ),
-        "A quorum of one has no elections and no lag. Brokers reach their controller over gRPC, in tidelog's own protocol.",
+        "A single controller has no elections and no lag. Brokers reach it over gRPC, in tidelog's own protocol.",
     ),
     (
         ("kafka.log:type=LogCleaner,name=DeadThreadCount",),

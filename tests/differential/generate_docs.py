@@ -92,7 +92,7 @@ _BEYOND = (
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
     ("requests in slices at a time, and as many small ones", str(AT_WORK), "further ones wait in order of arrival"),
     (
-        "bytes of batches that threads validate: those that inflate to much, or have faulty records",
+        "bytes of batches that threads validate: those that are large once decompressed, or have faulty records",
         f"{MAX_HELD_BYTES >> 20} MiB",
         "REQUEST_TIMED_OUT",
     ),
@@ -137,7 +137,7 @@ _BEYOND = (
     (
         "partitions of `__consumer_offsets` and `__transaction_state`",
         "as created",
-        "INVALID_PARTITIONS: with another number no group's offsets and no transactional id would be found again",
+        "INVALID_PARTITIONS: another number would make groups' offsets and transactional ids impossible to find",
     ),
     (
         "unused member ids of a group",
@@ -149,7 +149,7 @@ _BEYOND = (
 _LATER = """
 ## Not served yet
 
-These APIs are not advertised either, so clients do without them or report it.
+These APIs are not advertised. Clients do without them, or report that they are missing.
 
 """
 

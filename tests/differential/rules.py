@@ -144,12 +144,12 @@ _UTF8 = "text that is not UTF-8 and a length below -1 are malformed; Kafka reads
 _PATIENT = "the request is carried out at once, whatever its timeout; Kafka times out if it is negative"
 _FEATURES = "a feature of Kafka's controllers and clients, or one not served yet; tidelog does not use it"
 _EPOCH = "the leader epoch rises at each start; Kafka's also rises at a controlled shutdown"
-_QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
+_QUORUM = "a single node is broker and controller, and its controller needs neither a quorum nor a listener"
 _TYPO = "an unknown config is refused, so that a misspelt one is noticed; Kafka keeps it for plugins"
 
 _ONE_REPLICA = (
-    "internal topics have one replica whatever the `*.replication.factor`, as there is no replication; Kafka creates no topic "
-    "that it has too few brokers for"
+    "internal topics have one replica whatever the `*.replication.factor`, as there is no replication; Kafka does not "
+    "create a topic if it has fewer brokers than the factor"
 )
 _ADMIN_CLIENT = (
     "no client appends to internal topics; Kafka takes records from every client with the client id `__admin_client`, and "

@@ -150,7 +150,7 @@ resource "aws_cloudwatch_log_metric_filter" "damaged" {
 
 resource "aws_cloudwatch_metric_alarm" "damaged" {
   alarm_name          = "${local.name}-damaged"
-  alarm_description   = "A segment in the bucket is damaged, or went unchecked: the function's log names it, `tidelog fsck` checks all"
+  alarm_description   = "A segment in the bucket is damaged or was not checked. The function's log names it; `tidelog fsck` checks all"
   namespace           = "tidelog"
   metric_name         = "${local.name}-damaged"
   statistic           = "Sum"

@@ -43,7 +43,7 @@ variable "architecture" {
 }
 
 variable "timeout_s" {
-  description = "Time limit of an invocation. The function starts no segment in its last 60 s, enough to check about 1 GiB."
+  description = "Time limit of an invocation in seconds. The function starts no segment in the last 60 s, which suffice to check about 1 GiB."
   type        = number
   default     = 900
   validation {
@@ -53,7 +53,7 @@ variable "timeout_s" {
 }
 
 variable "memory_mib" {
-  description = "Memory of an invocation in MB; processor and network share scale with it. The function needs about 100."
+  description = "Memory of an invocation in MiB; the shares of processor and network grow with it. The function needs about 100 MiB."
   type        = number
   default     = 512
 }
@@ -65,7 +65,7 @@ variable "max_concurrency" {
 }
 
 variable "max_receive_count" {
-  description = "Deliveries of a message before it goes to the dead-letter queue. A first check of long history takes one per 15 minutes."
+  description = "Deliveries of a message before it goes to the dead-letter queue. The first check of a long history takes one delivery per 15 minutes."
   type        = number
   default     = 50
 }

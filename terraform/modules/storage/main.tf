@@ -1,5 +1,5 @@
-# The bucket that holds a tidelog cluster's history. Private, encrypted by its own key, and without versioning: objects never
-# change, manifests change by compare-and-swap, and old versions would keep data that retention deleted.
+# The bucket that holds a tidelog cluster's history. It is private, encrypted with a key of its own, and has no versioning:
+# old versions would keep data that retention has deleted.
 
 resource "aws_kms_key" "this" {
   description             = "tidelog: ${var.bucket}"
