@@ -26,7 +26,7 @@ from service.cli.kafka import (
 from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json, print_table
 
-cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster and its nodes, or start one for tests.")
+cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster, move its partitions, or start one for tests.")
 
 #: Partitions without a leader, and those that move, that the table's text names.
 NAMED = 10
