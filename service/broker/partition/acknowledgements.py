@@ -1,4 +1,4 @@
-"""The producers that wait until their records are committed, in the order of their appends. Pure but for its futures."""
+"""Producers that wait for their records to be committed, in append order. Pure but for its futures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage_tiers.errors import LogError
 
 
 class Acknowledgements:
-    """Waiters by the end offset of their appends, which only rises."""
+    """Waiters, ordered by the end offset of their appends."""
 
     __slots__ = ("_waiting",)
 
@@ -20,7 +20,7 @@ class Acknowledgements:
         return len(self._waiting)
 
     def at(self, end: int) -> asyncio.Future[None]:
-        """Done once all below `end` is committed."""
+        """A future that completes once all records below `end` are committed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((end, waiter))
         return waiter
@@ -33,7 +33,7 @@ class Acknowledgements:
                 waiter.set_result(None)
 
     def refuse(self, error: LogError) -> None:
-        """Ends all of them with the error."""
+        """Fails all waiters with the error."""
         while self._waiting:
             waiter = self._waiting.popleft()[1]
             if not waiter.done():

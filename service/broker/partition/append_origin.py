@@ -8,13 +8,13 @@ from enum import Enum
 class AppendOrigin(Enum):
     """The source of a batch."""
 
-    #: A producer: its epoch, sequence and transaction are checked, and a batch that is already here is not appended again.
+    #: A producer. Its epoch, sequence and transaction are checked, and a duplicate batch is not appended again.
     CLIENT = "client"
-    #: A coordinator of this node, for its own records and for the markers of transactions: it has checked them.
+    #: A coordinator of this node. It has already checked its own records and its transaction markers.
     COORDINATOR = "coordinator"
-    #: The leader, for a partition that this node follows: the batch keeps its offsets and its leader epoch.
+    #: The leader of a partition that this node follows. The batch keeps its offsets and its leader epoch.
     REPLICA = "replica"
 
 
-# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11, and each append reads some.
+# Looking up an enum member takes 0.1 µs in Python 3.11, and each append needs several.
 CLIENT, COORDINATOR, REPLICA = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR, AppendOrigin.REPLICA

@@ -2,19 +2,19 @@
 
 Each image is compared with the partitions that this node leads. Listeners learn of gained and lost partitions, with the
 leader epoch. A loss is reported after the partition has resigned. A gain is reported once the partition leads; it may still
-wait for the store before it serves clients. Every loss of an image is reported before its first gain. A partition that is
-gained twice was lost in between, unless the second gain only has a later epoch.
+wait for the store before it serves clients. Every loss of an image is reported before its first gain. A second gain without a
+loss in between means a later leader epoch.
 
-New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, for which the event loop must
-not wait. Invariants: at most one log per name is being opened, after the directory of an earlier one has been moved away. A
-partition deleted while it is opened is removed again.
+Threads create new partitions, a few at a time, in the order assigned. Each costs a few fsyncs, which must not block the event
+loop. Invariants: at most one log per name is being opened, and only after the directory of an earlier log of that name has
+been renamed. A partition that is deleted while its log is being opened is removed again.
 
-Changed configs reach a few partitions at once, and those of thousands in slices of the event loop's time. New partitions have
-the newest configs in any case.
+Changed configs are applied in slices of the event loop's time, because they may concern thousands of partitions. New
+partitions always have the newest configs.
 
-A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
-space again. The files of a partition that this node no longer replicates, or of a topic that the metadata lack and have
-not deleted, are set aside, never removed.
+A disk failure of one partition does not delay the others. It is logged, and `retry` opens the partition later, because a full
+disk may have space again by then. The files of a topic that the metadata lack, although it was not deleted, are set aside. So
+are those of a partition that this node no longer replicates, unless the bucket has its whole log.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Directories of deleted partitions that are moved away before the event loop has its turn.
+#: Directories of closed partitions that are renamed in one turn of the event loop.
 DISCARDS_A_TURN = 32
-#: Partitions made at the same time.
+#: New partitions opened concurrently.
 OPENING_THREADS = 8
 #: Seconds that creating a topic waits for its partitions; clients retry for partitions that take longer.
 OPENING_PATIENCE_S = 20.0
 
 
 class LeadershipListener(Protocol):
-    """Neither call may wait. Their errors are logged and end nothing."""
+    """Neither method may block. Their errors are logged and have no other effect."""
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
         """This node leads the partition under that epoch."""
@@ -65,8 +65,8 @@ class LeadershipListener(Protocol):
 
 class Assignment:
     """`on_open` is called with a partition whose log was opened, and whether this node leads it. `on_lead` is called with a
-    partition that this node leads after another node did. Each decides whether the partition may lead at once, which ends
-    its phase of opening. `on_close` is called before a partition is closed."""
+    partition that this node leads after another node did. Each ends the partition's opening phase: it decides whether the
+    partition may lead at once. `on_close` is called before a partition is closed."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class Assignment:
         self._listeners.append(listener)
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
-        """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. If the image
-        `may_be_older` than the directory, nothing is set aside, because a take-over looks for it by name.
+        """Runs at start. Sets aside the directories that belong to no topic of the image, then opens all partitions. Blocking.
+        If the image `may_be_older` than the directory, nothing is set aside, because a take-over finds directories by name.
 
-        A partition that cannot be opened is held back alone: its callers get the error, its files and what the
-        checkpoints say of it stay, and it is tried again as after this start."""
+        A partition that cannot be opened is held back without affecting others. Its callers get the error, its files and
+        checkpoint entries stay, and `retry` opens it as this start would have."""
         for directory in data.partitions():
             topic = image.topic(directory.partition.topic)
             if directory.topic_id is None:
@@ -156,7 +156,8 @@ class Assignment:
         data.remove_deleted()
 
     def _set_aside_moved(self, topic: TopicImage, directory: PartitionDirectory, data: DataDirectory) -> None:
-        """A partition was handed over just before the last stop: its log would be taken for this node's if it came back."""
+        """Sets aside the log of a partition that was handed over just before the last stop. If the partition came back, the
+        log would be mistaken for a current one."""
         number = directory.partition.partition
         if number < len(topic.partitions) and self._node_id not in topic.partitions[number].replicas:
             aside = data.mark_stray(directory)
@@ -175,7 +176,7 @@ class Assignment:
 
     @property
     def has_opened_all(self) -> bool:
-        """Whether nothing is being opened, and nothing waits to be tried again."""
+        """Whether no partition is being opened or waits for a retry."""
         return not (self._unopened or self._wanted or self._opening is not None)
 
     @property
@@ -234,8 +235,8 @@ class Assignment:
             self._has_lost(partition)
 
     def _gain(self, topic: TopicImage) -> None:
-        """Leads the partitions that this node is the leader of, and has new ones opened."""
-        # Once for all partitions, of which there may be thousands.
+        """Leads the partitions of which this node is the leader, and queues new ones for opening."""
+        # Resolved once for the topic, which may have thousands of partitions.
         min_in_sync = self._configs.log_settings(self._seen, topic.name).min_insync_replicas
         for placed in topic.partitions:
             if self._node_id not in placed.replicas:
@@ -267,7 +268,7 @@ class Assignment:
         for listener in self._listeners:
             try:
                 listener.gained(partition, epoch)
-            except Exception as defect:  # noqa: BLE001 - it must not keep the others from learning it
+            except Exception as defect:  # noqa: BLE001 - the other listeners must still be called
                 _say_defect(partition, "gaining leadership", defect)
 
     def _has_lost(self, partition: Partition) -> None:
@@ -277,7 +278,7 @@ class Assignment:
         for listener in self._listeners:
             try:
                 listener.lost(partition, epoch)
-            except Exception as defect:  # noqa: BLE001 - it must not keep the others from learning it
+            except Exception as defect:  # noqa: BLE001 - the other listeners must still be called
                 _say_defect(partition, "losing leadership", defect)
 
     def _apply_configs(self, changed: Sequence[Resource]) -> None:
@@ -314,7 +315,7 @@ class Assignment:
                     self._configure(partition, self._seen)
             except (LogError, OSError) as error:
                 events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
-            except Exception as defect:  # noqa: BLE001 - it must not keep the others from their configs
+            except Exception as defect:  # noqa: BLE001 - the other partitions must still get their configs
                 _say_defect(partition, "changing configs", defect)
             if turn.is_over:
                 return
@@ -327,7 +328,7 @@ class Assignment:
     async def _open_wanted(self) -> None:
         try:
             while self._wanted or self._leaving:
-                # First: a new topic may have the name of a deleted one.
+                # Discards come first: a new topic may have the name of a deleted one.
                 await self._discard_leaving()
                 some = dict(islice(self._wanted.items(), OPENING_THREADS))
                 for each in some:
@@ -374,7 +375,7 @@ class Assignment:
         settings = self._configs.log_settings(self._seen, topic.name)
         before = self._recovering.get((topic_id, number))
         if before is None:
-            # The log of a replica that a move adds begins empty, whatever an earlier stay has left here.
+            # A replica that a move adds begins with an empty log. A log of an earlier replica that was set aside stays so.
             is_added = self._node_id in topic.partitions[number].adding
             create = await self._partitions.creator(key, TopicId(topic_id), settings, is_empty=is_added)
         else:
@@ -403,8 +404,8 @@ class Assignment:
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
-        """The metadata have no such topic any longer. Its logs are removed if it was deleted. Else the controller may have been
-        started with an older data directory, and the logs are set aside."""
+        """Closes the partitions of a topic that the metadata no longer have. The logs are removed if it was deleted. Otherwise
+        the controller may have been started with an older data directory, and the logs are set aside."""
         is_deleted = self._was_deleted(topic.topic_id)
         for number in range(len(topic.partitions)):
             key, identity = TopicPartition(topic.name, number), (topic.topic_id, number)
@@ -422,7 +423,7 @@ class Assignment:
                 self._remove_held_back(topic.topic_id, key)
 
     def _was_deleted(self, topic_id: TopicId) -> bool:
-        """False for an unknown topic, and for one that was deleted too long ago for the metadata to name it."""
+        """Whether the metadata record the deletion of the topic. They no longer do so a long time after it."""
         return topic_id in self._seen.deleting or topic_id in self._seen.gone
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
@@ -436,8 +437,8 @@ class Assignment:
             return
         self._on_close(known)
         known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
-        # A log set aside is not taken up again later: other nodes lead it, and this log is older than theirs if the
-        # partition comes back.
+        # A log that is set aside here is never taken up again: if the partition comes back, the log of its other leaders
+        # is newer.
         leave = (
             self._partitions.discard if _is_in_bucket(known) else partial(self._partitions.set_aside, for_later=False)
         )
@@ -452,13 +453,13 @@ class Assignment:
             events.error(log, "partition.left_behind", partition=key, error=error)
 
     def _forget_trouble(self, topic_id: TopicId, key: TopicPartition) -> None:
-        """It is open, or its topic is deleted."""
+        """Called once the partition is open, has moved to other nodes, or its topic is deleted."""
         self._recovering.pop((topic_id, key.partition), None)
         self._troubles.ends((topic_id, key.partition))
         self._partitions.release(key)
 
     async def _discard_leaving(self) -> None:
-        """Directories of partitions that are gone, a few a turn of the event loop: a topic may have thousands."""
+        """Discards the directories of closed partitions, a few in each turn of the event loop: a topic may have thousands."""
         while self._leaving:
             for _ in range(min(DISCARDS_A_TURN, len(self._leaving))):
                 hot, leave = self._leaving.popleft()
@@ -481,7 +482,7 @@ class Assignment:
 
 
 def _is_in_bucket(partition: Partition) -> bool:
-    """Whether the bucket has all of its log, as after a move, or there is none."""
+    """Whether the bucket has the whole log, as after a move, or the log is empty."""
     end = partition.log.hot.end_offset
     return end == 0 or (partition.log.tier is not None and partition.log.tier.end >= end)
 

@@ -1,9 +1,9 @@
-"""The three offset checkpoints of a data directory: read at the start, written here and nowhere else.
+"""The three offset checkpoints of a data directory: read at start, and written only here.
 
-A write syncs a file and its directory, which may take long on a busy disk, so it runs in a thread. Invariants: one write at a
-time; memory equals the disk, except while a write is under way.
+A write syncs a file and its directory. It runs in a thread, because that may take long on a busy disk. Invariants: one write at
+a time; memory equals the disk, except while a write is under way.
 
-Not promised: that a cancelled write did not happen. A write runs to its end even if its caller is cancelled.
+Not promised: that cancelling the caller stops a write. Each write runs to its end.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class OffsetCheckpoints:
         return self._turn.locked()
 
     async def write(self, name: str, wanted: Callable[[Offsets], Awaitable[Offsets]]) -> None:
-        """Durably replaces the known offsets by the result of `wanted`, unless they are equal. `wanted` is called when this
-        write's turn comes, and no other write begins before it is done. Raises StorageError if the disk refuses: the old
+        """Durably replaces the known offsets by the result of `wanted`, unless they are equal. `wanted` is called when earlier
+        writes are done, and no other write begins before this one ends. Raises StorageError if the disk refuses; the old
         content then stays."""
         writing = asyncio.ensure_future(self._write(name, wanted))
         writing.add_done_callback(_retrieve_error)
@@ -89,4 +89,4 @@ class OffsetCheckpoints:
 
 def _retrieve_error(writing: asyncio.Future[None]) -> None:
     if not writing.cancelled():
-        writing.exception()  # marks it as retrieved: its caller may be gone
+        writing.exception()  # marks it as retrieved: the caller may have been cancelled

@@ -1,7 +1,7 @@
 """Counts one partition's requests and their outcomes, as plain numbers that metrics sum by topic.
 
-The log's own counts (records and bytes appended, bytes read) are not repeated here. Counts begin when the partition opens;
-those of deleted partitions stay in `Partitions.past`, so sums over all never fall.
+The log's own counts (records and bytes appended, bytes read) are not repeated here. Counts begin when the partition opens.
+Those of deleted partitions stay in `Partitions.past`, so that totals never fall.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from storage_tiers.records.batch import CURRENT_MAGIC, MAGIC
 
 
 class RefusedBatches:
-    """Batches that break a rule, by the rule: Kafka's four counts of them."""
+    """Counts invalid batches by the violated rule: Kafka's four metrics of them."""
 
     __slots__ = ("checksum", "format", "key", "other")
 
@@ -33,8 +33,8 @@ class RefusedBatches:
 
 
 class AppendTotals:
-    """Counts since the start, including requests for partitions that are not here: `batches` sent, `failed` ones among them,
-    and `refused` ones by rule."""
+    """Counts since the start, including requests for partitions that this node does not hold: `batches` sent, the `failed`
+    ones among them, and the `refused` ones by rule."""
 
     __slots__ = ("batches", "failed", "refused")
 

@@ -3,12 +3,12 @@
     partition-directories: "0", the number of lines, then lines of
     topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
 
-An older copy of a directory is consistent in itself; if it ends above the last recovery point, nothing else on the disk shows
-that records are missing. Invariants: a partition still to be compared or opened keeps its known identity, so that it is
-compared later too; so does one led without the store that it was tiered to. A partition without a known identity (made since
-the last checkpoint) counts as the original.
+An older copy of a directory is consistent in itself. If it ends above the last recovery point, nothing else on the disk shows
+that records are missing. Invariants: a partition that is still to be opened or compared keeps its known identity, so that a
+later start compares it too. So does a partition that leads without the store to which it was tiered. A partition without a
+known identity (created since the last checkpoint) counts as the original.
 
-Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are taken for the original.
+Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are mistaken for the original.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DirectoryIdentity(NamedTuple):
 
 
 class DirectoryIdentities:
-    """`moved` are the partitions whose directory is another one than at the last checkpoint."""
+    """`moved` has the partitions whose directory is not that of the last checkpoint, each with the difference."""
 
     def __init__(self, directory: str, files: Files) -> None:
         self._path = os.path.join(directory, FILE_NAME)
@@ -59,7 +59,7 @@ class DirectoryIdentities:
             metadata = file_identity(os.path.join(hot.directory, PARTITION_METADATA))
             now = DirectoryIdentity(str(hot.topic_id), file_identity(hot.directory), metadata)
         except OSError:
-            return  # without an identity it is not known, and counts as the original
+            return  # without a known identity it counts as the original
         self._now[hot.partition] = now
         known = self._known.get(hot.partition)
         if not started or (known is None and not self._damaged) or (known and known.topic_id != now.topic_id):
@@ -72,7 +72,7 @@ class DirectoryIdentities:
             self.moved[hot.partition] = f"other files: {tuple(now.metadata)}, not {tuple(known.metadata)}"
 
     def say_moved(self) -> None:
-        """All of them in one line: a whole data directory may have been moved."""
+        """Logs one line for all of them, because a whole data directory may have been moved."""
         for partition, difference in self.moved.items():
             events.warning(
                 log, "partitions.moved", first=str(partition), partitions=len(self.moved), difference=difference
@@ -80,7 +80,7 @@ class DirectoryIdentities:
             return
 
     async def save(self, partitions: Sequence[Partition], unopened: Collection[TopicPartition], turn: Turn) -> None:
-        """Durably, if anything changed; `unopened` keep the identities noted earlier. OSError if the disk refuses."""
+        """Writes the identities durably if any changed. `unopened` partitions keep theirs. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
         waits = bool(unopened)
         try:

@@ -62,8 +62,8 @@ def _identify(ground: LogGround, ids: Ids | None) -> bool:
 
 
 def least_log_start(partition: Partition) -> int:
-    """A lower bound of the log start offset, for a log whose checkpoint is lost. Epoch history is cut at log start; records
-    that left the disk without going to the bucket were below it."""
+    """A lower bound of the log start offset, for a log whose checkpoint is lost. The epoch history begins at the log start.
+    Records that were removed from the disk without being in the bucket were below the log start."""
     hot = partition.log.hot
     known = hot.end.epochs.entries()
     start = known[0].start_offset if known else 0

@@ -1,9 +1,9 @@
-"""Becoming leader: where the local log contradicts the tier, the tier wins (I9). Missing knowledge is no contradiction.
+"""Reconciles a new leader's log with the bucket. Where they contradict each other, the bucket wins (I9).
 
-A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded and begun again at
-the manifest's end, with the epochs and producers that the newest sidecar holds for exactly that offset. A log whose epoch
-history is missing or cut is kept: the history is rebuilt from the newest sidecar and the log's own batches before the
-partition leads, because every later sidecar repeats it.
+A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded. The new log begins at
+the manifest's end, with the epochs and producers that the newest sidecar holds for exactly that offset. A missing or truncated
+epoch history is not a contradiction, and the log is kept. Its history is rebuilt from the newest sidecar and its own batches
+before the partition leads, because every later sidecar repeats it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def agrees(partition: Partition, manifest: Manifest | ManifestSummary) -> bool:
 
 
 def disagrees(partition: Partition, manifest: Manifest) -> bool:
-    """Whether the local log contradicts the manifest: it is shorter, or its own batches have another epoch. The batches decide
-    even if the log's epoch history is missing."""
+    """Whether the local log contradicts the manifest: it is shorter, or its own batches have another epoch. The epochs are read
+    from the batches, because the log's epoch history may be missing."""
     hot = partition.log.hot
     if hot.end_offset < manifest.end:
         return True
@@ -54,13 +54,13 @@ def disagrees(partition: Partition, manifest: Manifest) -> bool:
 
 
 def has_hole(partition: Partition) -> bool:
-    """Whether the local log and the last manifest seen leave a gap above log start; the store's own manifest may fill it."""
+    """Whether there is a gap between the last known manifest and the local log. The store's own manifest may close it."""
     hot, tier = partition.log.hot, partition.log.tier
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
 
 def recover_from_store(partition: Partition) -> None:
-    """Makes the partition recovering until the store has answered: the store may hold what is missing locally."""
+    """Starts the partition's recovery, because the store may hold records that are missing locally."""
     tier = partition.log.tier
     partition.recover(
         LeaderNotAvailable(
@@ -80,7 +80,7 @@ async def reconcile(partition: Partition) -> None:
     _check_arrival(partition)
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
-        # The log is about to be discarded: no appends and no reads, also if the store fails now.
+        # The log may have to be discarded. Refuse appends and reads, even if the store fails now.
         recover_from_store(partition)
         assert tiered.cold is not None
         manifest = await tiered.cold.manifest()
@@ -104,21 +104,22 @@ async def reconcile(partition: Partition) -> None:
 
 
 def lead(partition: Partition) -> None:
-    """Ends a wait for the bucket, or the phase of opening. StorageError if the disk refuses to keep what was lost."""
+    """Lets the partition lead after its opening or its wait for the bucket. StorageError if the disk refuses the note of a
+    loss."""
     if partition.recovered_end is not None:
         write_recovered_end(partition, partition.recovered_end)
     partition.reconciled()
 
 
 def _check_arrival(partition: Partition) -> None:
-    """TierCorrupt if the bucket lacks what another node had offloaded before it handed the partition over: offsets would be
-    assigned a second time."""
+    """TierCorrupt if the bucket lacks records that the former leader had offloaded before it handed the partition over. If the
+    partition led without them, their offsets would be assigned a second time."""
     tier, end = partition.log.tier, partition.moved_end
     found = 0 if tier is None else tier.end
     if end > max(found, partition.log.hot.end_offset):
         raise TierCorrupt(
-            f"{partition.partition}: the bucket's manifest ends at offset {found}, below {end}, where its former leader handed "
-            "it over; it waits until the bucket shows them"
+            f"{partition.partition}: the bucket's manifest ends at offset {found}, below {end}, where the former leader handed "
+            "the partition over; it leads once the bucket has the missing records"
         )
 
 
@@ -127,7 +128,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     if hot.end_offset < partition.moved_end and partition.recovered_end is None:
         _arrive(partition, manifest, state)
         return
-    if hot.end_offset > hot.local_start_offset:  # an empty one, as after a take-over, loses nothing
+    if hot.end_offset > hot.local_start_offset:  # an empty log, as after a take-over, loses nothing
         events.warning(
             log,
             "log.discarded",
@@ -143,8 +144,8 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
 
 
 def _arrive(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
-    """The former leader has offloaded its whole log, and this node has written nothing since: nothing is lost, whatever an
-    earlier stay has left on this disk."""
+    """Begins the log of a partition that was handed over to this node. The former leader has offloaded its whole log, and this
+    node has written nothing since. So nothing is lost, even if this disk has an older log of the partition."""
     forget_recovered_end(partition)
     _begin_at_end(partition, manifest, state)
     partition.recovered_end = None
@@ -152,8 +153,8 @@ def _arrive(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
 
 
 def _begin_at_end(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
-    # The bucket's records were below a last stable offset: every transaction in it has ended, though the markers of some lay
-    # above, and are gone with the log. Left open, they would hold back readers and offloads for ever.
+    # Only records below a last stable offset are offloaded, so every transaction in the bucket has ended. The markers of some
+    # may have been above it and are gone with the log. If these stayed open, they would block readers and offloads for ever.
     producers = end_transactions(state.producer_snapshot)
     partition.log.hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=producers, log_start_offset=manifest.log_start
@@ -162,8 +163,8 @@ def _begin_at_end(partition: Partition, manifest: Manifest, state: Sidecar) -> N
 
 
 async def _complete(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
-    """The epochs up to the manifest's end from its sidecar, those beyond from the local batches. Meanwhile nothing is
-    appended, as the partition waits."""
+    """Rebuilds the epoch history: from the sidecar up to the manifest's end, from the local batches above it. The partition is
+    recovering, so nothing is appended meanwhile."""
     hot = partition.log.hot
     scan = hot.reader.scan_epochs(manifest.end)
     try:

@@ -1,6 +1,6 @@
-"""Raises of log start offsets: durable before they take effect.
+"""Raises the log start offsets of partitions. Each raise is durable before it takes effect.
 
-Raises that arrive while a write waits or runs share one write, because one request may name thousands of partitions. Not
+Raises that arrive while a write waits or runs share the next write, because one request may name thousands of partitions. Not
 promised: an order between raises of one partition; the highest offset wins.
 """
 
@@ -29,8 +29,8 @@ class LogStartRaises:
         self._next: asyncio.Task[None] | None = None
 
     async def add(self, wanted: Mapping[Partition, int]) -> None:
-        """Returns once these offsets are the partitions' log starts. Raises StorageError if the disk refuses: none is raised
-        then."""
+        """Returns once these offsets are the partitions' log starts. Raises StorageError if the disk refuses; then no log start
+        has changed."""
         for opened, offset in wanted.items():
             self._gathered[opened] = max(offset, self._gathered.get(opened, 0))
         if self._next is None:
@@ -46,6 +46,6 @@ class LogStartRaises:
                 opened.log.hot.raise_log_start(offset)
 
     async def _begin(self, offsets: Mapping[Partition, int], known: Offsets) -> Offsets:
-        """Called when the write's turn comes: whatever is added from now on belongs to the next write."""
+        """Called when the write begins. Raises that are added from now on belong to the next write."""
         self._gathered, self._next = {}, None
         return await self._log_starts(known, offsets)

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: HomeGuard | None) -> None:
-    """Ends the phase of opening of a log that was opened. A partition of which the bucket may hold more than the disk waits for
-    the bucket; one that this node does not lead only learns its manifest. `home` is None without a store."""
+    """Ends the opening phase of a partition whose log was opened. If the bucket may hold more than the disk, the partition
+    waits for the bucket. If this node does not lead it, only its manifest is loaded. `home` is None without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
     lost = partitions.ends_before_flushed(partition)
     if lost and partitions.flushed_before(partition) > hot.end_offset:
@@ -33,7 +33,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         partition.recovered_end = lost_again(noted, hot.end_offset)  # unless the bucket holds more
     elif noted is not None:
         partition.recovered_end = noted if noted.offset <= hot.end_offset else lost_again(noted, hot.end_offset)
-    if leads and hot.end_offset < partition.moved_end:  # handed over to this node, which has not begun it
+    if leads and hot.end_offset < partition.moved_end:  # handed over to this node, and its log has not begun here
         recover_from_store(partition)
         return
     if home is None:
@@ -41,7 +41,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
             lead(partition)
         return
     try:
-        # Also if tiering is now off for the topic: its offloaded records are read from the bucket.
+        # Needed even if tiering is now off for the topic: its offloaded records are read from the bucket.
         manifest = read_manifest(hot.directory, partition.ids)
     except TierCorrupt as error:
         events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
@@ -68,8 +68,8 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
 
 
 def led_again(partition: Partition, home: HomeGuard | None) -> None:
-    """Ends the phase of opening of a partition that another node led last. That one may have written to the bucket, and nothing
-    here shows it: the bucket is asked first. `home` is None without a store."""
+    """Ends the opening phase of a partition that another node led last. That node may have written to the bucket, of which the
+    local disk has no trace, so the partition waits for the bucket. `home` is None without a store."""
     tiered = partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None
     if (home is not None and tiered) or partition.log.hot.end_offset < partition.moved_end:
         recover_from_store(partition)
@@ -78,8 +78,8 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
 
 
 def lead_uncompared(partitions: Iterable[Partition]) -> bool:
-    """Has the partitions that wait for the comparison with the bucket lead without it. False if some still wait, because the
-    disk refuses to keep what they have lost: a loss that was not noted would be forgotten with the next crash."""
+    """Lets the partitions that wait for the comparison with the bucket lead without it. False if some still wait, because the
+    disk refuses the note of their loss: a crash would erase every trace of a loss without a note."""
     lead_all = True
     for partition in partitions:
         if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):

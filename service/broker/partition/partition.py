@@ -1,7 +1,7 @@
 """One partition that this node holds. As leader it validates, appends and commits batches, and wakes waiting requests.
 
-Runs on the event loop only. Appends are synchronous (one gathered write); fsyncs and store traffic happen elsewhere and
-report back through `flushed` and `tiered`. A record is visible once it is below the high watermark, never before.
+Runs on the event loop only. Appends are synchronous (one gathered write). Fsyncs and store traffic happen elsewhere. A flush
+reports back through `flushed`. A record is visible only below the high watermark.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ Notify = Callable[["Partition"], None]
 
 
 class Partition:
-    """Its life (`phase.py`) defines what it refuses. Cached here, because every request or walk over all partitions checks one:
-    `write_error` and `read_error`, the errors for appends and reads in the current phase, None if they are served; `leads`,
-    whether this node leads it, whatever it refuses for the moment; `is_recovering`, whether it refuses writes, and perhaps
-    reads, until the store has answered."""
+    """Its life (`phase.py`) decides which requests it refuses. Four results are cached, because every request or walk over all
+    partitions checks one. `write_error` and `read_error` are the errors for appends and reads in the current phase, None if
+    they are served. `leads` tells whether this node is the leader, even while it refuses requests. `is_recovering` tells
+    whether it refuses writes, and perhaps reads, until the store has answered."""
 
     __slots__ = (
         "_clock",
@@ -110,7 +110,7 @@ class Partition:
         self.queues = self.is_internal
         self.counts = PartitionCounts()
         self.verifications = Verifications()
-        #: Where the log ended after it had lost its newest records, until groups' offsets have been lowered to it.
+        #: Where the log ended after it had lost its newest records, until that loss is settled (`record_loss`).
         self.recovered_end: RecoveredEnd | None = None
         self.seal_below = 0
         #: The log end at which another node handed it over to this one (`PartitionImage.moved_end`).
@@ -133,7 +133,7 @@ class Partition:
 
     # --- its life -----------------------------------------------------------------------------------------------------
     def compare(self, why: LeaderNotAvailable) -> None:
-        """Serves local records and refuses writes until `lead`: the store is compared first."""
+        """Serves local records and refuses writes until `reconciled`: the log is compared with the store first."""
         self._apply(PartitionEvent.COMPARE, why)
 
     def recover(self, why: LeaderNotAvailable) -> None:
@@ -156,7 +156,7 @@ class Partition:
 
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
         """This node leads from this epoch on, with these followers (node ids) in sync. Earlier epochs end at the log
-        end. After it has followed, it serves no clients until `reconciled`. ValueError for an earlier epoch."""
+        end. A partition that has followed serves no clients until `reconciled`. ValueError for an earlier epoch."""
         self.state.check_epoch(leader_epoch)
         if self.leads:
             self._apply(PartitionEvent.BEGIN_EPOCH)
@@ -174,16 +174,16 @@ class Partition:
         self.resign(NotLeader(f"{self.partition}: {who} under leader epoch {leader_epoch}; refresh metadata"))
 
     def resign(self, error: NotLeader) -> None:
-        """This node no longer leads. Pending acknowledgements, waiting fetches and what `on_resigned` names end with the error;
-        callers get it until the node leads again."""
+        """This node no longer leads. Pending acknowledgements, waiting fetches and the callbacks of `on_resigned` get the
+        error; so do callers until the node leads again."""
         self.state.follow()
         self.verifications.clear()
         self._apply(PartitionEvent.RESIGN, error)
 
     def on_resigned(self, end: EndWith) -> Callable[[], None]:
         """Calls `end` once, with the error: NotLeader when this node resigns, UnknownTopicOrPartition when the topic is
-        deleted, LeaderNotAvailable when the bucket's log replaces this one in the same leadership, and is to be read
-        again. At once if it does not lead. Returns a function that forgets it."""
+        deleted, LeaderNotAvailable when the bucket's log replaces this one under the same leader and has to be read again.
+        Calls it at once if this node does not lead. Returns a function that cancels the registration."""
         if not self.leads and self.read_error is not None:
             end(self.read_error)
             return _nothing
@@ -207,7 +207,7 @@ class Partition:
         self._apply(PartitionEvent.DELETE, UnknownTopicOrPartition(f"{self.partition} was deleted"))
 
     def _apply(self, event: PartitionEvent, why: LogError | None = None) -> None:
-        """UnexpectedEvent, and nothing is changed, where the phase does not expect it."""
+        """Raises UnexpectedEvent and changes nothing if the phase does not expect the event."""
         self._enter(self.life.after(event, why))
         effect = EFFECTS[event]
         if effect.ends_acknowledgements and why is not None:
@@ -231,14 +231,14 @@ class Partition:
 
     @property
     def deleted(self) -> bool:
-        """Nothing of this log may be touched from now on: its directory's name may be another topic's."""
+        """Whether the topic is gone. The log must not be touched then: its directory's name may be another topic's."""
         return self.life.phase is Phase.DELETED
 
     def check(self, use: Use) -> None:
-        """Raises the error with which this use is refused now, if any."""
+        """Raises the error that refuses this use in the current phase, if any."""
         error = self.life.refusal(use)
         if error is not None:
-            raise error.with_traceback(None)  # else one error, raised again and again, would hold every frame it passed
+            raise error.with_traceback(None)  # else the reused error would keep every frame that it has passed alive
 
     def check_writable(self) -> None:
         """Raises the error that refuses appends, if any."""
@@ -256,13 +256,13 @@ class Partition:
             self.check_readable()
 
     def settle_queues(self) -> None:
-        """After a change of the configs, and whenever a batch has left the queue."""
+        """Called after a config change, and whenever a batch has left the queue."""
         self.queues = self.queued > 0 or self.is_internal or self.log.hot.settings.stored_as is not None
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
-        """Appends one batch as leader. Any LogError means that nothing was written; so does TakesLong: it is to be validated
-        in a thread."""
+        """Appends one batch as leader. On any LogError, and on TakesLong, nothing was written. TakesLong means that the batch
+        has to be validated in a thread."""
         if self.write_error is not None:
             self.check_writable()
         header = self.plain(batch)
@@ -285,7 +285,8 @@ class Partition:
         )
 
     def begin_write(self, batch: memoryview, header: BatchHeader, stamped: int) -> BatchWrite | Appended:
-        """Appends a small batch as `append_validated` does; else returns what a thread has to write before `finish_write`."""
+        """Appends a small batch as `append_validated` does. For others, returns the write to make in a thread before
+        `finish_write`."""
         self.check_writable()
         if header.size < WRITTEN_BY_THREAD:
             return self.append_validated(batch, header, stamped)
@@ -309,7 +310,7 @@ class Partition:
         return self._appended(base, header, stamped)
 
     def give_up(self, write: BatchWrite) -> None:
-        """The write that a thread has begun, unless it was stopped. Waits for at most one piece of it."""
+        """Stops a write that a thread has begun, unless it has been stopped already. Waits for at most one piece of it."""
         if self.log.hot.appender.is_writing(write):
             with contextlib.suppress(StorageError):  # the next append cuts it off
                 self.log.hot.appender.stop_write()
@@ -350,7 +351,7 @@ class Partition:
             timestamp=self._clock.unix_ms(),
         )
         appended = self.append_validated(memoryview(batch), read_header(batch), origin=COORDINATOR)
-        # Markers of version 2 have the epoch of the producer's next transaction, which it may already have asked to begin.
+        # A marker of version 2 has the epoch of the producer's next transaction, whose verification may be under way already.
         self.verifications.ended(producer_id, epoch - 1 if markers.version >= EPOCH_PER_TRANSACTION else epoch)
         return appended
 
@@ -483,7 +484,7 @@ class Partition:
         if offset >= end:
             if offset > self.log.end_offset:
                 if self.is_recovering:
-                    # An older copy: what the reader has seen beyond may be in the store, which is asked first.
+                    # The log may be an older copy. The store, which has not answered yet, may have the reader's records.
                     raise OffsetNotAvailable(f"{self.partition}: offset {offset} is not known yet; retry")
                 raise OffsetOutOfRange(
                     f"{self.partition}: offset {offset} is past the log end {self.log.end_offset}; "

@@ -1,7 +1,7 @@
 """The partitions that this node holds: opened from the metadata image, checkpointed, closed.
 
-The log start checkpoint is written before anything below the log start is removed; the other two only save work at the
-next start.
+The log start checkpoint is written before anything below the log start is removed. The other two shorten the recovery at the
+next start, and reveal lost records.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from storage_tiers.types import TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 FindManifest = Callable[[Partition], Awaitable[Manifest]]
-#: Recovery point of a partition that has no log on disk and no record of whether it had one, and high watermark of one whose
-#: own was not readable.
+#: The recovery point of a partition that has no log on disk, if it is unknown whether it had one. The high watermark of a
+#: partition whose checkpoint was unreadable.
 UNKNOWN_POINT = -1
-#: Logs flushed and closed at the same time when the node stops.
+#: Logs flushed and closed concurrently when the node stops.
 CLOSING_THREADS = 8
 
 
@@ -64,7 +64,7 @@ class ColdSource:
 @dataclass(frozen=True, slots=True)
 class LogStorage:
     """The settings with which every log is opened and written. Nothing is appended once the `lease` is over.
-    `freeing_files` write what must be on disk before anything can be removed."""
+    `freeing_files` write the checkpoints, which must be durable before anything may be removed."""
 
     data: DataDirectory
     files: Files
@@ -83,7 +83,7 @@ class Wakers:
 
 
 class PastCounts:
-    """Sums over removed logs, so that sums over all logs never fall."""
+    """Totals of removed logs, so that the totals of the node never fall."""
 
     __slots__ = ("appended_bytes", "appended_records", "asked", "evicted_bytes", "read_bytes")
 
@@ -101,8 +101,8 @@ class PastCounts:
 
 
 class Partitions:
-    """The open partitions, and those that could not be opened with the error for their clients. `get` raises
-    UnknownTopicOrPartition, NotLeader or StorageError for all others."""
+    """The open partitions, and the errors of those that could not be opened. `get` raises StorageError for the latter, and
+    NotLeader or UnknownTopicOrPartition for all others."""
 
     def __init__(self, storage: LogStorage, wakers: Wakers, *, cluster_id: str, cold: ColdSource | None) -> None:
         """`cold` is None without a store."""
@@ -135,8 +135,8 @@ class Partitions:
         return len(self._open)
 
     def get(self, partition: TopicPartition) -> Partition:
-        """If this node does not hold it: the error it is held back with, NotLeader if other nodes hold it, else
-        UnknownTopicOrPartition."""
+        """The open partition. If there is none: raises the error of its failed opening, NotLeader if only other nodes hold it,
+        else UnknownTopicOrPartition."""
         found = self._open.get(partition)
         if found is None:
             if (why := self._held_back.get(partition)) is not None:
@@ -146,10 +146,10 @@ class Partitions:
             raise UnknownTopicOrPartition(f"this node holds no partition {partition}")
         return found
 
-    # --- what cannot be opened ----------------------------------------------------------------------------------------
+    # --- failed openings ----------------------------------------------------------------------------------------------
     def hold_back(self, partition: TopicPartition, why: StorageError, *, known: bool) -> None:
-        """Records that a partition could not be opened. Until `release` callers get the error. Its checkpoint entries stay if
-        they are `known` to be its own and not an earlier partition's of the same name."""
+        """Records that a partition could not be opened. Until `release`, callers get the error. Its checkpoint entries stay if
+        they are `known` to be its own, and not those of an earlier partition of that name."""
         self._held_back[partition] = why
         if known:
             self._keeps.add(partition)
@@ -159,7 +159,7 @@ class Partitions:
         self._keeps.discard(partition)
 
     def note_elsewhere(self, partition: TopicPartition) -> None:
-        """Other nodes hold it, and this one does not: until `forget_elsewhere` callers are sent there."""
+        """Records that only other nodes hold the partition. Until `forget_elsewhere`, callers are sent there."""
         self._elsewhere.add(partition)
 
     def forget_elsewhere(self, partition: TopicPartition) -> None:
@@ -173,8 +173,8 @@ class Partitions:
         return any(each.topic in topics for each in self._held_back)
 
     def remove_held_back(self, partition: TopicPartition, topic_id: TopicId, *, was_deleted: bool) -> None:
-        """Removes the directory of an unopened partition whose topic is gone: deletes it, or sets it aside unless the topic
-        `was_deleted`. Raises StorageError if the disk refuses."""
+        """Removes the directory of an unopened partition whose topic is gone. Deletes it if the topic `was_deleted`, else sets
+        it aside. Raises StorageError if the disk refuses."""
         storage, path = self._storage, self._directory(partition)
         if not os.path.isdir(path):
             return
@@ -207,8 +207,8 @@ class Partitions:
     async def creator(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, is_empty: bool = False
     ) -> Callable[[], HotLog]:
-        """A blocking function that makes the log of a new partition; it may run in a thread while no other call makes or
-        removes this partition. Raises StorageError if the disk refuses to forget an earlier one of its name."""
+        """Returns a blocking function that creates the log of a new partition. It may run in a thread while no other call
+        creates or removes this partition. StorageError if checkpoint entries of an earlier partition cannot be removed."""
         await self._forget_earlier(partition)
         return self.opener(partition, topic_id, settings, clean=True, is_empty=is_empty)
 
@@ -221,8 +221,8 @@ class Partitions:
         clean: bool,
         is_empty: bool = False,
     ) -> Callable[[], HotLog]:
-        """A blocking function that opens the partition's log, or takes up the one that was set aside unless it `is_empty`; it
-        may run in a thread."""
+        """Returns a blocking function that opens the partition's log; it may run in a thread. It first takes up a log that was
+        set aside, unless the log `is_empty` at first."""
         storage = self._storage
         ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(
@@ -259,7 +259,7 @@ class Partitions:
         return await find(led)
 
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
-        """Adds the partition of an opened log to this node's. `started`: an earlier run had it."""
+        """Adds the partition of an opened log to this node's. `started`: an earlier run may have opened it."""
         state = PartitionState(
             leader_epoch=leader_epoch,
             log_end=hot.end_offset,
@@ -288,8 +288,8 @@ class Partitions:
         return opened
 
     def _correct_log_start(self, hot: HotLog, known: int) -> None:
-        """Corrects the checkpoint at once, not in the next round: after a crash the next start would believe that the
-        log has lost the records below the impossible number."""
+        """Corrects the checkpoint at once, not in the next round. After a crash in between, the next start would take the
+        impossible offset for the log start, and the records below it for lost."""
         start, end = hot.log_start_offset, hot.end_offset
         events.error(log, "log.start_impossible", partition=hot.partition, checkpoint=known, log_start=start, end=end)
 
@@ -304,7 +304,7 @@ class Partitions:
         """Removes the checkpoint entries of an earlier topic of this name. The same write removes all entries without a
         partition, so one write suffices for a topic of many partitions."""
         for name in NAMES:
-            # A write under way may name the earlier one, too.
+            # A write under way may have an entry of the earlier topic.
             if self._checkpoints.writing or partition in self._checkpoints.known(name):
                 await self._checkpoints.write(name, self._of_open)
 
@@ -312,9 +312,9 @@ class Partitions:
         return {p: offset for p, offset in known.items() if p in self._open or p in self._keeps}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Notes partitions without segments on disk, of which an earlier start may have had records, and certainly had them if
-        it had flushed some. The note lasts until they are compared with the bucket. Called at start, before any is opened.
-        Blocking."""
+        """Notes the partitions without segments on disk, which may have lost records. A partition whose recovery point is above
+        0 certainly has. The note lasts until the partition is compared with the bucket. Called at start, before any partition
+        is opened. Blocking."""
         lost = {p for p in partitions if not _holds_segments(self._directory(p))}
         for name in NAMES:
             known = self._checkpoints.known(name)
@@ -325,12 +325,12 @@ class Partitions:
 
     @property
     def damaged_checkpoints(self) -> Collection[str]:
-        """The names of those that this start has found damaged."""
+        """The names of the checkpoints that were damaged at this start."""
         return self._checkpoints.damaged
 
     def note_unknown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Notes, if the checkpoint of high watermarks is damaged, that any of these may have lost records which were not
-        flushed. The note lasts until a partition leads. Called at start, before any is opened. Blocking."""
+        """If the checkpoint of high watermarks is damaged, notes that each of these partitions may have lost records that were
+        not flushed. The note lasts until the partition leads. Called at start, before any is opened. Blocking."""
         if HIGH_WATERMARKS not in self._checkpoints.damaged:
             return
         unknown = {p: UNKNOWN_POINT for p in partitions if _holds_segments(self._directory(p))}
@@ -398,13 +398,13 @@ class Partitions:
         removing.add_done_callback(done)
 
     async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
-        """Hides records below these offsets, durably before anything is removed because of it.
+        """Hides the records below these offsets. This is durable before any of them is removed.
 
-        Raises StorageError if the disk refuses: nothing is hidden then."""
+        Raises StorageError if the disk refuses; then nothing is hidden."""
         await self._log_start_raises.add(wanted)
 
     async def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
-        """The log starts to write. None falls: the last write may not be in force yet."""
+        """The log starts to write. None falls: those of the last write may not have taken effect yet."""
 
         def start(opened: Partition) -> int | None:
             known_start = known.get(opened.partition, 0)
@@ -413,8 +413,8 @@ class Partitions:
         return await self._gathered(known, start)
 
     async def _gathered(self, known: Offsets, offset_of: Callable[[Partition], int | None]) -> Offsets:
-        """The offsets of all open partitions that have one, and what is kept of others. In slices of the loop's time: a node
-        may have tens of thousands of partitions."""
+        """The offsets of all open partitions that have one, and the entries kept for others. Works in slices of the event
+        loop's time, because a node may have tens of thousands of partitions."""
         found, turn = self._kept(known), self._scheduler.turn()
         try:
             for partition, opened in tuple(self._open.items()):
@@ -429,8 +429,8 @@ class Partitions:
 
     async def checkpoint(self) -> None:
         """Writes the three checkpoints and the directories' identities, if they changed. A recovering partition keeps its
-        recovery point and its high watermark even if its log does not reach them, so that a later start waits for the bucket
-        and lowers committed offsets, too: the loss itself is noted once the bucket has answered."""
+        recovery point and its high watermark even if its log ends below them. So a later start, too, waits for the bucket and
+        lowers committed offsets. The loss itself is noted once the bucket has answered."""
         write, gathered = self._checkpoints.write, self._gathered
         await write(RECOVERY_POINTS, lambda known: gathered(known, lambda each: _recovery_point(each, known)))
         await write(HIGH_WATERMARKS, lambda known: gathered(known, lambda each: _high_watermark(each, known)))

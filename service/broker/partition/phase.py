@@ -8,19 +8,19 @@
     following ──▶ failed_following ┘
 
 Opening may end in any phase of the upper row, or fail as recovering does; comparing may end in leading. Every phase
-above the last row is a leader's: when the node resigns, it ends in following, or in failed_following if the disk has
-failed. A follower that leads again begins at opening: another node may have written to the bucket meanwhile, so what it
-knew of it is worth nothing.
+above the last row belongs to a leader. When the node resigns, the partition enters following, or failed_following if the
+disk has failed. A follower that becomes leader begins at opening, because its knowledge of the bucket is stale: another
+node may have written to it.
 
-Resigning takes no time and leaves nothing to wait for, so it is an event and no phase: a partition without a known
-leader follows none, and refuses the same callers.
+Resigning is an event and not a phase, because nothing has to be awaited. A partition without a known leader is also in
+following, and refuses the same callers.
 
 Pure: events in, the next life out. A row of `ANSWERS` defines which uses a phase refuses, and for which cause, so that no code
 infers a partition's state from the type of an error.
 
-Invariants: a partition accepts records only while it leads; a failed partition accepts none until the node is restarted; one
-that follows serves neither clients nor the bucket; deleted is the last phase. `TRANSITIONS` has every pair of a phase and an
-event: an unexpected event is a defect (`UnexpectedEvent`) and changes nothing.
+Invariants: a partition accepts records only while it leads; a failed partition accepts none until the node is restarted; a
+follower serves neither clients nor the bucket; deleted is the last phase. `TRANSITIONS` has every pair of a phase and an
+event. An unexpected event is a defect (`UnexpectedEvent`) and changes nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PartitionEvent(Enum):
 
     #: The log was opened in a directory that may be an older copy.
     COMPARE = "compare"
-    #: The local log does not match the bucket, or still does not for another reason.
+    #: The local log does not match the bucket, or the reason for that has changed.
     RECOVER = "recover"
     #: The local log was discarded in favour of the bucket's, and begins again.
     DISCARD = "discard"
@@ -77,9 +77,9 @@ class PartitionEvent(Enum):
     BEGIN_EPOCH = "new epoch"
     #: A move of the partition needs a log that no longer grows.
     HOLD = "hold"
-    #: The move is given up, and no consent to it is under way.
+    #: The move is cancelled, and no consent to it is in flight.
     RELEASE = "release"
-    #: This node no longer leads, or the leader is another one than before.
+    #: This node no longer leads, or it follows another leader than before.
     RESIGN = "resign"
     #: The disk has failed.
     FAIL = "fail"
@@ -100,7 +100,7 @@ class Use(Enum):
 
 
 class Cause(Enum):
-    """Why a partition refuses something. Each has one error at a time, the reason of the event that set it last."""
+    """Why a partition refuses a request. Each cause has one error at a time: the reason of the last event that set it."""
 
     RECOVERY = "recovery"
     LEADERSHIP = "leadership"
@@ -112,13 +112,13 @@ class Cause(Enum):
 class PhaseEffect(NamedTuple):
     """The effects of an event besides the change of phase."""
 
-    #: The cause that its reason explains from then on.
+    #: The cause whose error its reason becomes.
     cause: Cause | None
     #: Whether pending acknowledgements fail with its reason.
     ends_acknowledgements: bool
-    #: Whether waiting fetches look again.
+    #: Whether waiting fetches are checked again.
     wakes_readers: bool
-    #: Whether what was registered to end with the leadership, or with the log that it has read, ends with its reason.
+    #: Whether the callbacks for the end of the leadership or of the log (`Resignations`) get its reason.
     ends_registered: bool = False
 
 
@@ -133,7 +133,7 @@ class Answers(NamedTuple):
     is_recovering: bool
     #: Whether it waits for a restart of the node.
     is_failed: bool
-    #: Whether this node is the leader, whatever it refuses for the moment.
+    #: Whether this node is the leader, even while it refuses requests.
     is_leader: bool
 
 

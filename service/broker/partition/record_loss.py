@@ -1,5 +1,5 @@
-"""A partition's loss of its newest records. It stays known until no group has a committed offset above the log's end and no
-transaction that lost records is open."""
+"""A partition's loss of its newest records. It is remembered until no group has a committed offset above the log end of that
+time, and no transaction that lost records is open."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class RecoveredEnd:
-    """Where a log ended after it had lost its newest records. Two losses are never equal, also if they end at one offset.
+    """Where a log ended after it had lost its newest records. Two losses are never equal, even if their offsets are.
 
     `offset` is the lowest end of all losses for which some coordinator has not lowered its offsets yet."""
 
     offset: int
     #: Partitions of `__consumer_offsets` in which committed offsets have been lowered to it.
     lowered_in: frozenset[int] = frozenset()
-    #: Partitions of `__transaction_state` in which the transactions that it concerns have been ended.
+    #: Partitions of `__transaction_state` in which the transactions that lost records have been ended.
     settled_in: frozenset[int] = frozenset()
-    #: Whether the note on disk has them, and whether a checkpoint of all logs' ends was written since. With an older checkpoint
-    #: the next start would find the same loss again after a crash, and miss a loss of records written meanwhile after a power
-    #: loss.
+    #: Whether the note on disk has both sets, and whether the checkpoints were written after it. With older checkpoints, the
+    #: start after a crash would find the same loss again. The start after a power failure would miss the loss of records that
+    #: were written since.
     is_noted: bool = True
     is_checkpointed: bool = False
     #: Higher ends, for the coordinators that had lowered their offsets for an earlier loss: their later commits are valid up
@@ -41,9 +41,9 @@ class RecoveredEnd:
 
 
 def lost_again(earlier: RecoveredEnd | None, end: int) -> RecoveredEnd:
-    """The loss of a log that ends at `end`, after an earlier one whose consequences are not all settled. A coordinator
-    that has lowered nothing for the earlier one goes down to the lower of both ends, the others to the end of the later
-    one."""
+    """The loss of a log that ends at `end`, after an `earlier` loss that is not fully settled. A coordinator that has not
+    lowered its offsets for the earlier loss lowers them to the lower of both ends. The others lower theirs to the end of
+    the later loss."""
     if earlier is None:
         return RecoveredEnd(end)
     offset = min(earlier.offset, end)

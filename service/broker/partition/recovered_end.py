@@ -1,14 +1,14 @@
 """Keeps a note beside a log's segments of where the log ended when it lost its newest records. The note stays until committed
 offsets are lowered to that end and the transactions that lost records are ended.
 
-After a crash the note is the only trace of the loss: the log is whole again, and may have new records.
-The note also names the coordinators that have lowered their offsets, so that none does it again to newer ones, and those that
-have ended their transactions, so that none fences producers that have begun since. Its third line has pairs of a coordinator
-and the end to which it goes down, where that is not the note's own (`RecoveredEnd.later_ends`).
+After a crash the note is the only trace of the loss: the log looks complete, and may have new records.
+The note also names the coordinators that have lowered their offsets, so that none lowers newer offsets again. It names those
+that have ended the transactions, so that none fences producers that have begun since. Its third line has pairs of a coordinator
+and the end to which it lowers offsets, where that differs from the note's own (`RecoveredEnd.later_ends`).
 
-Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
-promised: that offsets which were committed between the loss and a kill are kept, if their coordinator had not lowered its own
-by then or the note did not say so yet; their groups read those records again.
+Invariant: the note is durable before the partition accepts a record, and before its log is replaced by the bucket's. Not
+promised: offsets that were committed between the loss and a crash may be lowered, if the note did not name their coordinator
+by then. Their groups read those records again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def write_recovered_end(
     lowered_in: frozenset[int] | None = None,
     settled_in: frozenset[int] | None = None,
 ) -> None:
-    """Blocking, for as long as a sync takes. StorageError if the disk refuses. A caller that writes in a thread passes both
-    sets as the last checkpoint has them, because those of `end` may grow before the thread begins."""
+    """Writes the note durably. Blocking. StorageError if the disk refuses. A caller that writes in a thread passes both sets as
+    they are before it, because those of `end` may grow before the thread begins."""
     path = _path(partition)
     lowered_in = end.lowered_in if lowered_in is None else lowered_in
     settled_in = end.settled_in if settled_in is None else settled_in
@@ -56,8 +56,8 @@ def write_recovered_end(
 
 
 def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
-    """None if no loss is noted. A damaged note is one of a loss of unknown size: offsets beyond the log's end are lowered.
-    StorageError if the disk refuses to say."""
+    """None if no loss is noted. A damaged note counts as a loss of unknown size: offsets above the log end are lowered.
+    StorageError if the note cannot be read."""
     path = _path(partition)
     try:
         return _read(path)
@@ -67,7 +67,8 @@ def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
 
 
 def forget_recovered_end(partition: Partition) -> None:
-    """Blocking. A note that cannot be removed is settled again after the next start, by coordinators that it does not name."""
+    """Removes the note. Blocking. If it cannot be removed, the coordinators that it does not name settle the loss again after
+    the next start."""
     with contextlib.suppress(OSError):
         partition.log.hot.files.unlink(_path(partition))
 
@@ -77,7 +78,7 @@ def _path(partition: Partition) -> str:
 
 
 def _read(path: str) -> RecoveredEnd | None:
-    """ValueError for a damaged note, StorageError."""
+    """ValueError for a damaged note, StorageError if it cannot be read."""
     try:
         with open(path, encoding="ascii") as file:
             (offset, *lowered_in), *more = ([int(number) for number in line.split()] for line in file)

@@ -1,5 +1,4 @@
-"""Callbacks for the end of a partition's leadership, or of the log that it has read: functions that are called once, with the
-error."""
+"""Callbacks for the end of a partition's leadership, or for the replacement of its log. Each is called once, with the error."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ EndWith = Callable[[LogError], None]
 
 
 class Resignations:
-    """The callbacks of one partition. A callback that fails is logged, and the others are called."""
+    """The callbacks of one partition."""
 
     __slots__ = ("_ends", "_partition")
 
@@ -26,7 +25,7 @@ class Resignations:
         self._ends: dict[object, EndWith] = {}
 
     def add(self, end: EndWith) -> Callable[[], None]:
-        """Returns a function that forgets it."""
+        """Returns a function that removes the callback."""
         token = object()
         self._ends[token] = end
 
@@ -36,7 +35,8 @@ class Resignations:
         return forget
 
     def end_all(self, error: LogError) -> None:
-        """Calls every function. Functions added meanwhile are called the next time; one that fails prevents no other."""
+        """Calls and removes every callback. Those added meanwhile stay for the next time. A callback that fails is logged, and
+        the others are still called."""
         ended, self._ends = self._ends, {}
         for end in ended.values():
             try:

@@ -1,11 +1,11 @@
 """Logs that were set aside because the metadata did not know their topic, and that are taken up again once they do.
 
 A controller that is started with an older data directory does not know the newest topics. Their records may exist on this disk
-alone, so each broker sets those logs aside. When the newest metadata are back, an empty log would assign their offsets a second
-time: the partition continues with the log that was set aside.
+alone, so each broker sets those logs aside. When the newest metadata are back, the partition continues with the log that was
+set aside. An empty log would assign its offsets a second time.
 
-Invariant: a log is taken up by the partition of its own topic id and number alone, and never in place of another directory.
-Not promised: to find a log whose `partition.metadata` is lost. A partition that moves here begins empty and takes up none.
+Invariant: a log is taken up only by the partition with its topic id and number, and never replaces another directory.
+Not promised: a log whose `partition.metadata` is lost is not found. A partition that moves here begins empty and takes up none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class SetAsideLogs:
-    """Knows those of earlier starts, too: the data directory is read when this is made. Blocking."""
+    """The logs that this start and earlier ones have set aside. The constructor reads the data directory, which blocks."""
 
     def __init__(self, data: DataDirectory, files: Files) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class SetAsideLogs:
         self._paths[topic_id, number] = path
 
     def holds(self, topic_id: TopicId, number: int) -> bool:
-        """Whether the partition's log was set aside, also if it has been taken up since: it was not closed cleanly."""
+        """Whether the partition's log was set aside, even if it has been taken up since. Such a log was not closed cleanly."""
         return (topic_id, number) in self._paths
 
     def take_up(self, partition: TopicPartition, topic_id: TopicId, directory: str) -> None:

@@ -1,14 +1,14 @@
 """Computes the high watermark and the last stable offset of one partition from the positions of its replicas, its disk and its
 transactions.
 
-Pure: events in, the new offsets out. The high watermark moves only while this node leads. On a single node the in-sync set is
-the leader alone and the high watermark follows the log end, held back only by appends whose topic demands a flush
-(`flush.messages`, `flush.ms`) until that flush is done: readers see only records that have the configured durability.
+Pure: events in, the new offsets out. The high watermark moves only while this node leads. On a single node the leader is the
+only in-sync replica, and the high watermark follows the log end. Only appends whose topic demands a flush (`flush.messages`,
+`flush.ms`) hold it back until that flush is done, so that readers see only records with the configured durability.
 
 Invariants: the high watermark never falls while this leader epoch lasts, and never passes the log end, the slowest
 in-sync follower, or the first append that still waits for its flush; with fewer in-sync replicas than the minimum it stays. The
-last stable offset is the lower of the high watermark and the first unstable offset, at which the oldest transaction begins
-that is open or whose marker is not below the high watermark.
+last stable offset is the lower of the high watermark and the first unstable offset. The latter is the start of the oldest
+transaction that is open or whose marker is not below the high watermark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PartitionState:
     )
 
     def __init__(self, *, leader_epoch: int, log_end: int, high_watermark: int, log_start: int = 0) -> None:
-        """Begins as no leader. `high_watermark` is what was checkpointed: one outside of the log moves to its nearer end."""
+        """Begins without the leadership. `high_watermark` is the checkpointed one, which is clamped to the log."""
         self.leader_epoch = leader_epoch
         self.log_end = log_end
         self.high_watermark = min(max(high_watermark, log_start), log_end)
@@ -51,15 +51,15 @@ class PartitionState:
         self.leads = False
         self.epoch_start = log_end
         self.min_in_sync = 1
-        #: Whether nothing but holds can keep the high watermark below the log end.
+        #: Whether only holds can keep the high watermark below the log end.
         self._advances_alone = False
         self._followers: dict[int, int] = {}
         self._holds: deque[tuple[int, int]] = deque()  # (base, end) of appends awaiting a flush, oldest first
 
     # --- leadership ---------------------------------------------------------------------------------------------------
     def lead(self, leader_epoch: int, followers: Iterable[int] = ()) -> bool:
-        """This node leads, with these followers (node ids) in sync. True if the high watermark rose, which it does at once
-        without any. ValueError for an earlier epoch."""
+        """This node leads, with these followers (node ids) in sync. True if the high watermark rose, as it does at once
+        without followers. ValueError for an earlier epoch."""
         if not self.leads or leader_epoch != self.leader_epoch:
             self.new_epoch(leader_epoch)
             self.epoch_start = self.log_end
@@ -67,13 +67,13 @@ class PartitionState:
         return self.set_in_sync(followers)
 
     def follow(self) -> None:
-        """This node no longer leads: nothing that its own disk or former followers report moves the high watermark."""
+        """This node no longer leads. Later reports of its disk or of former followers do not move the high watermark."""
         self.leads = False
         self.set_in_sync(())
 
     @property
     def is_behind_epoch(self) -> bool:
-        """Whether records from before this leader's epoch are not committed yet: former leaders may have shown them."""
+        """Whether records from before this leader epoch are not committed yet. Former leaders may have served them."""
         return self.leads and self.high_watermark < self.epoch_start
 
     def new_epoch(self, leader_epoch: int) -> None:
@@ -87,7 +87,7 @@ class PartitionState:
             raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
 
     def refuse_epoch(self, partition: TopicPartition, current: int) -> None:
-        """Raises the error for a caller that takes `current` for the leader epoch: FencedLeaderEpoch or UnknownLeaderEpoch."""
+        """Raises the error for a caller whose leader epoch is `current`: FencedLeaderEpoch or UnknownLeaderEpoch."""
         if current < self.leader_epoch:
             raise FencedLeaderEpoch(
                 f"{partition}: leader epoch {current} is over, the current one is {self.leader_epoch}; refresh metadata"
@@ -135,7 +135,7 @@ class PartitionState:
         return self._advance()
 
     def check_continues(self, base: int) -> None:
-        """Whether a leader's batch is the next one here. ValueError where it is not, or this node leads."""
+        """ValueError if a leader's batch does not continue this log, or if this node leads."""
         if self.leads or base != self.log_end:
             raise ValueError(
                 f"a leader's batch of offset {base} where the log ends at {self.log_end}, leads: {self.leads}"
@@ -148,7 +148,7 @@ class PartitionState:
         return self._advance()
 
     def truncated(self, log_end: int) -> None:
-        """The log was truncated to `log_end`. With `begin_at` the one event that may lower the high watermark."""
+        """The log was truncated to `log_end`. Only this event and `begin_at` may lower the high watermark."""
         self.log_end = log_end
         self._holds.clear()
         self.high_watermark = min(self.high_watermark, log_end)

@@ -1,7 +1,7 @@
 """Validates a client's batch against its topic's configs, and rewrites it where they demand other bytes.
 
-Pure but for its time: it may run in a thread, because recompressing a batch, inflating it, or naming
-its invalid records may take long. On the event loop such work raises TakesLong instead.
+Pure but slow: recompressing a batch, inflating it, or naming its invalid records may take long. Such work runs in a thread.
+On the event loop it raises TakesLong instead.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from storage_tiers.records.recompress import recompress
 from storage_tiers.records.record_errors import record_error
 from storage_tiers.types import TopicPartition
 
-#: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
+#: Bytes to which a compressed batch may inflate on the event loop. Gzip takes about a millisecond for them.
 INFLATED_AT_ONCE = 256 << 10
 
 
 class TakesLong(Exception):
-    """A batch cannot be validated in the time that the event loop has for one."""
+    """The validation of a batch would block the event loop for too long."""
 
 
 def validate(
     batch: memoryview, settings: LogSettings, partition: TopicPartition, *, now_ms: int, at_once: bool
 ) -> tuple[memoryview, BatchHeader, int]:
     """The batch as it is to be stored, its header, and the log append time (ms) or -1. Raises the precise error of an invalid
-    batch, and TakesLong if validation has to be done `at_once` and takes too long for that."""
+    batch. With `at_once`, raises TakesLong if the validation would block the event loop for too long."""
     if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
         raise TakesLong
     stamped = -1
@@ -71,8 +71,8 @@ def validate(
 def _rewritten(
     batch: memoryview, header: BatchHeader, settings: LogSettings, stamped: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it is to be stored: under the topic's codec, with `stamped` (ms) as log append time unless -1, else with the
-    max timestamp of its records, where the client misstates it."""
+    """The batch as it is to be stored: in the topic's codec, with `stamped` (ms) as log append time unless that is -1.
+    Otherwise the batch's max timestamp is corrected if the client misstated it."""
     owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
     if owned is None:
         if stamped < 0 and not header.wrong_max_timestamp:

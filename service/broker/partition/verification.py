@@ -1,13 +1,13 @@
 """Tracks which producers' transactions the coordinator has verified for a partition: only these may begin one there.
 
-Without it, a batch that was delayed until its transaction had ended would begin a transaction without an end, and readers of
+Without it, a batch that was delayed until its transaction had ended would begin a transaction that never ends. Readers of
 committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
 
-Pure. Invariants: an answer of the coordinator counts for the transaction that was open when it was asked, or with version 2 for
-the producer's next one. A marker that ends transactions of its epoch, a verification under a newer epoch, or the end of this
-node's leadership makes it void. The lowest sequence that was to be verified is remembered until the transaction has begun, so
-that a producer that the log does not know begins with its first batch even if the verification of that batch failed and those
-of later ones did not. At most MAX_VERIFICATIONS are kept: those that a batch waits for, and the newest of the others.
+Pure. Invariants: the coordinator's answer holds for the transaction that was open at the time of the request, or with version 2
+for the producer's next one. A marker that ends transactions of its epoch, a verification under a newer epoch, or the end of
+this node's leadership makes it void. The lowest sequence of the requests is remembered until the transaction has begun. So a
+producer that the log does not know must begin with its first batch, even if the verification of that batch failed and those of
+later batches succeeded. At most MAX_VERIFICATIONS are kept: those for which a batch waits, and the newest of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Verification:
         self.holders = 0
 
     def check_first(self, sequence: int) -> None:
-        """Whether the log's first batch of the producer may have this sequence. OutOfOrderSequence if others come before."""
+        """OutOfOrderSequence if the log's first batch of the producer must have an earlier sequence."""
         least = 0 if self.adds else self.lowest_sequence
         if sequence > least:
             raise OutOfOrderSequence(
@@ -55,8 +55,8 @@ class Verifications:
         return len(self._of)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, *, adds: bool) -> Verification:
-        """The coordinator is about to be asked. The caller calls `release` once its batch is appended or refused.
-        RequestTimedOut if batches already wait for MAX_VERIFICATIONS others, or the `refusal`."""
+        """Called before the request to the coordinator. The caller calls `release` once its batch is appended or refused.
+        Raises RequestTimedOut if batches already wait for MAX_VERIFICATIONS others, or the `refusal` if there is one."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
         found = self._of.pop(producer_id, None)
@@ -68,13 +68,13 @@ class Verifications:
             begun = kept = found
             found.lowest_sequence = min(found.lowest_sequence, sequence)
         else:
-            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # an old instance's is void
-        self._of[producer_id] = kept  # behind all others
+            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # void: of an older instance
+        self._of[producer_id] = kept  # as the newest
         begun.holders += 1
         return begun
 
     def _make_room(self) -> None:
-        """Forgets the oldest that no batch waits for, if the bound is reached."""
+        """If the bound is reached, drops the oldest verification for which no batch waits."""
         if len(self._of) < MAX_VERIFICATIONS:
             return
         oldest = next((producer_id for producer_id, each in self._of.items() if not each.holders), None)
@@ -85,7 +85,7 @@ class Verifications:
         del self._of[oldest]
 
     def release(self, verification: Verification) -> None:
-        """One batch less waits for it."""
+        """One of its batches no longer waits."""
         verification.holders -= 1
 
     def clear(self) -> None:
@@ -97,8 +97,8 @@ class Verifications:
         verification.is_verified = True
 
     def ended(self, producer_id: int, epoch: int) -> None:
-        """The producer has written in its transaction under this epoch, or a marker has ended all of them up to it. One of a
-        later epoch stays: the producer already begins its next transaction."""
+        """Called after the producer has written in its transaction under this epoch, or a marker has ended all up to it. A
+        verification of a later epoch stays: the producer is beginning its next transaction."""
         found = self._of.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self._of[producer_id]
