@@ -1,4 +1,4 @@
-"""Passes long lists of aborted transactions to the tier process in a file, since a message has a bound."""
+"""Passes long lists of aborted transactions to the tier process in a file, because the size of a message is limited."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from storage_tiers.cold.segments.offloader import ExtendJob, write_aborted
 from storage_tiers.errors import StorageError
 from storage_tiers.hot.layout import TEMPORARY
 
-#: Aborted transactions that a message holds, each in a hundred bytes.
+#: Most aborted transactions in one message, about 100 bytes each.
 MOST_IN_A_MESSAGE = 1_000
 
 
 @asynccontextmanager
 async def sendable(job: ExtendJob) -> AsyncIterator[ExtendJob]:
-    """The job as a message holds it. Its file lasts as long as the context; a start removes what a crash leaves. StorageError
-    if the disk refuses it."""
+    """The job in a form that fits a message. Its file exists as long as the context; the next start removes a file that a crash
+    leaves behind. StorageError if the file cannot be written."""
     if len(job.aborted) <= MOST_IN_A_MESSAGE:
         yield job
         return

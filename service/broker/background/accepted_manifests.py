@@ -4,7 +4,7 @@ Memory keeps only a summary of a manifest; its segments are read from the saved 
 manifest at a time, and only one that contains its predecessor. A saved manifest becomes current even if the caller is
 cancelled. Nothing is written for a deleted topic.
 
-Not promised: that the saved copy is intact when it is read. If it is not, the caller asks the store.
+Not promised: that the saved copy is intact when it is read. If it is not, the caller reads the store's manifest.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class AcceptedManifests:
         """The saved copy of the current manifest; None if the disk has lost or changed it."""
         _check_exists(partition)
         directory, ids = partition.log.hot.directory, partition.ids
-        async with self._lock(partition):  # what is being saved becomes current first
+        async with self._lock(partition):  # a manifest that is being saved becomes current first
             _check_exists(partition)
             tier = partition.log.tier
             try:
@@ -122,7 +122,7 @@ class AcceptedManifests:
     def _save_ended(self, task: asyncio.Task[Any]) -> None:
         self._saving.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have left
+            task.exception()  # marks it as retrieved: the caller may have been cancelled
 
     async def _save(self, partition: Partition, manifest: Manifest) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._write, partition, manifest)

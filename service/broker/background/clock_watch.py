@@ -1,4 +1,4 @@
-"""The time by which records expire, also after a step of the wall clock: pure.
+"""Computes the time by which records expire, even after a step of the wall clock. Pure.
 
 Durations within this process are measured on a clock that never steps (`Clock.steady_ms`). Expiry must compare clients'
 timestamps with the wall clock, and a wall clock that jumps a year ahead would delete a year of records. So expiry follows the
@@ -8,7 +8,7 @@ timestamps with the wall clock, and a wall clock that jumps a year ahead would d
     stepped ──it is set back, or the store's clock agrees, or the step lasts for `settle_ms`──> trusted
 
 Invariants: the expiry time is never ahead of the wall clock, nor of the expected time; slewing (up to 1 in 1,000) is followed
-and never called a step; many small steps add up to one.
+and never counts as a step; many small steps add up to one.
 
 A step that lasts for `settle_ms` is trusted even against the store's clock, which can be wrong too.
 
@@ -38,8 +38,8 @@ class Settled:
 
 
 class ClockWatch:
-    """Wall times are milliseconds since 1970. `tolerance_ms` is the largest difference that is no step; `settle_ms` is how long
-    a step must last to be trusted."""
+    """Wall times are milliseconds since 1970. `tolerance_ms` is the largest difference that does not count as a step.
+    `settle_ms` is how long a step must last to be trusted."""
 
     def __init__(self, wall_ms: int, steady_ms: int, *, tolerance_ms: int, settle_ms: int) -> None:
         self.tolerance_ms = tolerance_ms

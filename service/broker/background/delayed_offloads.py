@@ -1,5 +1,6 @@
-"""Names the producer whose open transaction keeps a partition's closed segments out of the bucket: nothing above the last
-stable offset is offloaded, so local disk fills until the transaction ends.
+"""Names the producer whose open transaction keeps a partition's closed segments out of the bucket.
+
+Records above the last stable offset are not offloaded, so the local disk fills until the transaction ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class HeldBackOffload(NamedTuple):
-    """`offset` is the first of the producer's open transaction, `held_bytes` the closed segments that wait for its end."""
+    """`offset` is the first offset of the producer's open transaction. `held_bytes` is the size of the closed segments that
+    wait for its end."""
 
     producer_id: int
     offset: int
@@ -34,22 +36,23 @@ def held_back(partition: Partition) -> HeldBackOffload | None:
 
 
 def delayed_by(partition: Partition, end: int) -> str:
-    """A clause about the open transaction that keeps records below `end` out of the bucket; empty without one."""
+    """A clause that names the open transaction which keeps records below `end` out of the bucket; empty if there is none."""
     producers = partition.log.hot.end.producers
     first = producers.first_undecided_offset
     if first is None or first >= end:
         return ""
     return (
         f"producer {producers.first_undecided_producer} has a transaction open since offset {first} of "
-        f"{partition.partition}, and nothing from there on is offloaded before it ends"
+        f"{partition.partition}, and no record from that offset on is offloaded before it ends"
     )
 
 
 def not_offloaded(
     late: Mapping[Partition, int], timeout_ms: int, behind: Callable[[Partition], object]
 ) -> RequestTimedOut:
-    """The error of a wait for partitions whose records below their ends are not all in the bucket. `behind` says why a store
-    has less of a partition than it had: that needs repair, and a retry would not help."""
+    """The error of a timed-out wait for offloads. `late` has the partitions that still lack records below these ends in the
+    bucket. `behind` returns the reason why the store has less of a partition than it had. Such a store needs repair, and a
+    retry would not help."""
     said = f"after {timeout_ms} ms not everything of {', '.join(str(each.partition) for each in late)} is in the bucket"
     reason = next((why for each in late if (why := behind(each)) is not None), None)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""The time by which a node's records expire: checks the wall clock each second, and logs when it was set.
+"""Keeps the time by which a node's records expire. Checks the wall clock each second, and logs its steps.
 
 The node compares its clock with the store's if the store runs on another machine. When the store opens, the comparison reveals
 a wall clock that was wrong before the process began. After a step, it reveals that the step was a correction. A store on this
@@ -21,15 +21,15 @@ from storage_tiers.policy.segments import Now
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks.
+#: Seconds between two checks of the wall clock.
 TICK_S = 1.0
-#: Seconds between two questions for the store's time, while the wall clock is off what is expected.
+#: Seconds between two comparisons with the store's clock, while the wall clock differs from the expected time.
 ASK_S = 30.0
 
 
 class ExpiryClock:
-    """`store_ms` asks another machine's store for its time (ms since 1970; LogError if it does not answer), where there is
-    one."""
+    """`store_ms` reads the time of a store on another machine (ms since 1970; LogError if it does not answer). It is None if
+    there is no such store."""
 
     def __init__(
         self, clock: Clock, *, tolerance_ms: int, settle_ms: int, store_ms: Callable[[], Awaitable[int]] | None = None
@@ -50,14 +50,14 @@ class ExpiryClock:
         return Now(self._watch.expiry_ms(self._clock.unix_ms(), steady_ms), steady_ms)
 
     def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of the time by which records expire; it does not age removed objects."""
+        """How far the wall clock is ahead of the time by which records expire. The grace of removed objects grows by it."""
         return max(0, self._clock.unix_ms() - self.now().expiry_ms)
 
     async def tick(self) -> None:
         self._log_steps(None)
 
     async def compare(self) -> None:
-        """Asks the store for its time, once and then while the wall clock is off. No effect if the store shares this clock."""
+        """Compares the wall clock with the store's: once, and again while it is stepped. No effect if both share a clock."""
         if self._store_ms is None or (self._compared and not self.step_ms):
             return
         try:

@@ -1,11 +1,11 @@
-"""Whether a refused write to the bucket ends a broker whose controller is in another process.
+"""Decides whether a refused write to the bucket ends a broker whose controller is in another process.
 
-The controller changes manifests of partitions that this broker leads: it deletes those of a deleted topic, under the
-incarnation of its own last start. A broker that was paused meanwhile is refused there, and learns the reason a moment later
-from the metadata. So it waits, and ends only if it is refused for PATIENCE_S without learning of another incarnation: the
+The controller marks the manifests of a deleted topic as deleted, under the incarnation of its own last start. A broker that was
+paused meanwhile may still write to such a manifest. The write is refused, and the metadata show the reason a moment later. So
+the broker waits. It ends only if its writes are refused for PATIENCE_S and the metadata show no other incarnation: then the
 cluster was taken over, and this broker must acknowledge no further record.
 
-Pure: times are seconds of one monotonic clock. Not promised: that a broker without work in the bucket ends.
+Pure: times are seconds of one monotonic clock. Not promised: that a broker which does not write to the bucket ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FencePatience:
         self._first_s = self._last_s = float("-inf")
 
     def ends_broker(self, error: LogError, incarnation: int, now_s: float) -> bool:
-        """Notes an error with the advice STOP at `now_s`, while the metadata show that incarnation of the cluster."""
+        """Whether an error with the advice STOP ends the broker at `now_s`, while the metadata show that incarnation."""
         if not isinstance(error, FencedWriter):
             return True
         if incarnation != self._incarnation or now_s - self._last_s > APART_S:

@@ -1,4 +1,4 @@
-"""Group fsync: one fsync of a partition covers every append before it began.
+"""Group fsync: one fsync of a partition covers every append that precedes it.
 
 Appends continue while a flush runs in a thread; the next flush covers them. A failed fsync is final for its partition until
 restart: the kernel may have dropped the dirty pages, so a second fsync that succeeds would prove nothing. Other failures (no
@@ -21,12 +21,13 @@ log = logging.getLogger(__name__)
 
 #: Threads that may wait for the disk at the same time.
 FLUSH_THREADS = 4
-#: Seconds until a flush that was refused is tried again.
+#: Seconds until a flush with a temporary failure is tried again.
 RETRY_S = 1.0
 
 
 class Flusher:
-    """`flushes` counts those that ended since the start, failed ones too. They took `flushing_s`, with waits for a thread."""
+    """`flushes` counts the flushes that ended since the start, including failed ones. `flushing_s` is their total time,
+    including waits for a thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,7 +41,7 @@ class Flusher:
         self._troubles = events.Troubles()
 
     def request(self, partition: Partition) -> None:
-        """Flushes soon; at most one flush of a partition runs at a time. One that was refused waits for its next attempt."""
+        """Flushes soon. At most one flush of a partition runs at a time. A flush that waits for its retry is not started."""
         if partition in self._postponed:
             return
         self._start(partition)
@@ -109,7 +110,7 @@ class Flusher:
         if self._troubles.ends(partition) is not None:
             events.info(log, "partition.resumes", partition=partition.partition, work="flushing")
         if not targets.synced and hot.recovery_point < hot.end_offset:
-            self._again.add(partition)  # a truncation voided it before its turn in a thread; its waiters keep waiting
+            self._again.add(partition)  # a truncation voided it before its thread ran; its waiters keep waiting
         return None
 
     def _refused(self, partition: Partition, error: StorageError) -> StorageError:

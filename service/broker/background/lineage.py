@@ -4,7 +4,7 @@ The manifest seen is the last one accepted and saved beside the partition's segm
 a digest of it, and the answer may be StoreBehind. From then on nothing of the partition is evicted, expired, swept or committed
 until the store again shows a manifest that contains the one seen. Appends and reads continue meanwhile.
 
-Not promised: to notice that a store went backwards before the next request. Every deletion and eviction makes a request first.
+Not promised: a store that went backwards is not noticed before the next request. Every deletion and eviction makes one first.
 """
 
 from __future__ import annotations
@@ -103,15 +103,13 @@ class StoreLineage:
         raise StoreBehind(
             f"{partition.partition}: the object store shows {shown}, and the local log begins at offset "
             f"{hot.local_start_offset}: the records between them left this disk after the store had shown them. The store "
-            "has gone "
-            ""
-            "backwards, or this directory belongs to another node: nothing is deleted or evicted. Put the newest version "
-            "of the partition's manifest back, with every object that was there then"
+            "has gone backwards, or this directory belongs to another node: nothing is deleted or evicted. Put the newest "
+            "version of the partition's manifest back, with every object that was there then"
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:
-        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. Reading the manifest has
-        checked the rest."""
+        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. All else was checked when the
+        manifest was read."""
         seen = self.seen(partition)
         if seen is None or (manifest.line != seen.line and manifest.line == self._repaired.get(partition)):
             return
@@ -148,7 +146,7 @@ class StoreLineage:
         return error
 
     def begin_all(self, partitions: Iterable[Partition], error: StoreBehind) -> None:
-        """Records it for the partitions of a topic whose file went backwards, as far as they have a manifest."""
+        """Records it for the partitions of a topic whose file went backwards. Skips those that have no manifest."""
         for partition in partitions:
             if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
                 self.begin(partition, error)

@@ -15,14 +15,14 @@ from storage_tiers.clock import Clock
 
 log = logging.getLogger(__name__)
 
-#: Producers that are compared with the time before the event loop has its turn: half a millisecond.
+#: Producers that are checked for expiry in one turn of the event loop, which takes half a millisecond.
 PRODUCERS_A_TURN = 5000
-#: A partition costs as much as this number of producers.
+#: A partition costs as much time as this number of producers.
 PRODUCERS_A_PARTITION = 10
 
 
 class Maintenance:
-    """Rounds over all partitions; `service.serve.rounds` sets their intervals. Failures of a partition go to its own state."""
+    """Rounds over all partitions; `service.serve.rounds` sets their intervals."""
 
     def __init__(self, partitions: Partitions, tiering: Tiering, flusher: Flusher, *, clock: Clock) -> None:
         self._partitions = partitions
@@ -46,12 +46,12 @@ class Maintenance:
         await self._tiering.tick(self._partitions)
 
     async def checkpoint(self) -> None:
-        """Writes the checkpoints of all partitions, expires idle producers, and names those that hold up offloading."""
+        """Writes the checkpoints of all partitions, expires idle producers, and logs the producers that delay offloads."""
         await self._partitions.checkpoint()
         await self._expire_producers()
 
     async def _expire_producers(self) -> None:
-        """Counts producers to end a turn, because one partition may have thousands and most have none."""
+        """The number of producers decides when a turn ends: one partition may have thousands, and most have none."""
         now_ms, walked = self._clock.steady_ms(), 0
         for partition in self._partitions:
             hot = partition.log.hot

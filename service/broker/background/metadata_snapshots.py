@@ -4,7 +4,7 @@ The snapshot holds what the bucket does not otherwise have: configs of brokers, 
 without offloaded records. While the store answers, it is at most `tidelog.metadata.snapshot.interval.ms` old. It is written
 only after a change, and at most once per interval.
 
-Not promised: the very last changes. A take-over skips epochs and producer ids to allow for them.
+Not promised: the very last changes. A take-over skips epochs and producer ids that they may have used.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class MetadataSnapshots:
         interval_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """While a snapshot is uploaded, its file lies in `directory`. This must not be the cache's directory: there, everything
-        that is not a chunk is removed when a tier process ends, and an idle one may end when a snapshot is due."""
+        """While a snapshot is uploaded, its file is in `directory`. That must not be the cache's directory. When a tier process
+        ends, it loses all files but chunks, and an idle tier process may end when a snapshot is due."""
         self._metadata = metadata
         self._access = access
         self._path = os.path.join(directory, FILE_NAME)

@@ -1,12 +1,12 @@
-"""Decides the next step of a partition's move, from what its leader sees of it.
+"""Decides the next step of a partition's move from the view of its leader.
 
     offload the tail -> wait for open transactions -> hold -> offload the rest -> hand over
 
-Pure. The log is held, which refuses appends, only once little of it is missing in the bucket and no transaction is open: the
-bucket has nothing above the last stable offset, so an open transaction would keep the log held until it ends. Transactions that
-follow each other without a gap would never let it be held: after DRAIN_AFTER_MS new ones are refused.
+Pure. Appends are refused while the log is held. So it is held only once little of it is missing in the bucket and no
+transaction is open. Nothing above the last stable offset is offloaded, so an open transaction would keep the log held until it
+ends. If transactions follow each other without a gap, new ones are refused after DRAIN_AFTER_MS.
 
-Not promised: that a move ends. A transaction that stays open holds it up, as does a store that is away.
+Not promised: that a move ends. A transaction that stays open delays it, as does a store that is away.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ HELD_TAIL_BYTES = 4 << 20
 #: How long a move waits for a moment without an open transaction before it refuses new ones, and how long it refuses them.
 DRAIN_AFTER_MS = 2_000
 DRAIN_LIMIT_MS = 30_000
-#: How long the log is held before the move is given up and tried again later.
+#: How long the log is held before the attempt is given up. The move is tried again later.
 HOLD_LIMIT_MS = 10_000
 
 
 class MoveStep(Enum):
     """The next step of a move."""
 
-    #: Nothing can be done now: look again soon.
+    #: Nothing can be done now; check again soon.
     WAIT = "wait"
     #: Offload everything so far, while the partition is served.
     OFFLOAD = "offload"
@@ -38,14 +38,14 @@ class MoveStep(Enum):
     FINISH = "finish"
     #: Everything is in the bucket: consent to the new leader.
     HAND_OVER = "hand over"
-    #: It takes too long: serve as before, and try again later.
+    #: The attempt takes too long: serve as before, and try again later.
     GIVE_UP = "later"
 
 
 class MoveView(NamedTuple):
-    """`tail_bytes` are missing in the bucket, which ends at `tier_end`. `waited_ms` is the time since the tail was short
-    enough for the first time, `held_ms` since the log is held, None if it is not. `may_begin`: the bucket was compared, shows
-    nothing less than before, and no loss of records is unsettled."""
+    """`tail_bytes` are missing in the bucket, which ends at `tier_end`. `waited_ms` is the time since the tail was first short
+    enough. `held_ms` is the time for which the log has been held, None if it is not held. `may_begin`: the log was compared
+    with the bucket, the bucket is not behind, and no loss of records is unsettled."""
 
     may_begin: bool
     log_end: int

@@ -1,12 +1,12 @@
-"""Hands partitions over to the brokers that the metadata move them to (KIP-455), through the bucket.
+"""Hands partitions over, through the bucket, to the brokers to which the metadata move them (KIP-455).
 
-The leader offloads its log while it serves, then holds it: it appends nothing, offloads the rest, and consents to the new
-leader with a command. The new leader begins at the log end, which the metadata have, with the producers and epochs that the
-bucket has.
+The leader offloads its log while it serves. Then it holds the log: it refuses appends, offloads the rest, and sends a command
+with its consent to the new leader. The new leader begins at the log end, which the metadata have, with the producers and epochs
+that the bucket has.
 
-Invariant: after a consent whose outcome is not known, the log stays held until the metadata show one: the end of this
-leadership, or a later partition epoch. The target may lead already. Nothing is acknowledged that the bucket lacks when the
-target begins.
+Invariant: after a consent with an unknown outcome, the log stays held, because the target may lead already. It is released when
+the metadata show the outcome: the end of this leadership, or a later partition epoch. Every acknowledged record is in the
+bucket when the target begins.
 
 Not promised: moves of partitions that are not tiered, which the controller refuses.
 """
@@ -46,10 +46,10 @@ log = logging.getLogger(__name__)
 
 #: Partitions that a broker hands over at the same time.
 MAX_MOVES = 4
-#: Seconds between two looks at a move that waits.
+#: Seconds between two checks of a move that waits.
 LOOK_S = 0.1
 OFFLOAD_TIMEOUT_MS = 60_000
-#: Answers of the controller after which the consent is certainly not in force.
+#: Answers of the controller that prove that the consent has no effect.
 REFUSALS = (InvalidRequest, InvalidReplicaAssignment, StaleBrokerEpoch, BrokerNotRegistered)
 
 
@@ -96,9 +96,7 @@ class Moving:
         if self._placed(partition) is not None:
             self._work.request(partition)
         if partition.is_recovering and partition.log.hot.end_offset < partition.moved_end:
-            self._tiering.kick(
-                partition
-            )  # the next round would come later, and it serves no client before it is compared
+            self._tiering.kick(partition)  # without waiting for the next round: it serves no client until then
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
         if self._unanswered.pop(partition, None) is not None:
@@ -135,7 +133,7 @@ class Moving:
             try:
                 await self._until_moved(partition)
             except LogError:
-                self._work.request(partition)  # after the pause that a failure brings
+                self._work.request(partition)  # runs after the back-off of the failure
                 raise
             finally:
                 partition.verifications.refusal = None
@@ -143,7 +141,7 @@ class Moving:
                     partition.release()
 
     def _may_release(self, partition: Partition) -> bool:
-        """Whether no consent can still be carried out: each was refused, or the metadata have a later partition epoch."""
+        """Whether no consent can still take effect: each was refused, or the metadata have a later partition epoch."""
         named = self._unanswered.get(partition)
         if named is None:
             return True
@@ -154,8 +152,8 @@ class Moving:
         return True
 
     async def _until_moved(self, partition: Partition) -> None:
-        short_ms: int | None = None  # when the tail was short enough for the first time
-        # It is held already after a consent without an answer.
+        short_ms: int | None = None  # when the tail was first short enough
+        # After an unanswered consent the log is held already.
         held_ms = self._clock.steady_ms() if partition.phase is Phase.HANDING_OVER else None
         while (placed := self._placed(partition)) is not None:
             now = self._clock.steady_ms()
@@ -179,7 +177,7 @@ class Moving:
                         f"{partition.partition} moves to another broker once its open transactions have ended; retry"
                     )
                 if not self._tiering.has_compared(partition):
-                    self._tiering.kick(partition)  # a partition with nothing to offload has not been compared yet
+                    self._tiering.kick(partition)  # without an offload the partition may not have been compared yet
                 await self._clock.sleep(LOOK_S)
 
     def _view(self, partition: Partition, waited_ms: int, held_ms: int | None) -> MoveView:
@@ -212,8 +210,8 @@ class Moving:
             )
 
     async def _hand_over(self, partition: Partition, placed: PartitionImage) -> None:
-        """Consents. Returns once this node's metadata have the outcome, or raises: after a refusal, or without an answer. The
-        loss of the leadership, which is the consent's effect, usually ends this call before."""
+        """Consents to the new leader. Returns once this node's metadata have the outcome. Raises if the consent is refused or
+        not answered. Usually the loss of the leadership, which is the consent's effect, cancels this call earlier."""
         broker = self._metadata.image.brokers.get(self._node_id)
         consent = HandOver(
             partition.topic_id,
@@ -236,8 +234,8 @@ class Moving:
             raise
 
     async def _cancel(self, partition: Partition) -> None:
-        """Makes void an earlier consent that may be under way still: it names an earlier partition epoch then. If there is no
-        move to cancel, that consent may be the reason, and this node's metadata will show it."""
+        """Cancels the move. An earlier consent that may still be in flight is void then, because it names an earlier partition
+        epoch. If there is no move to cancel, that consent may have ended it, and this node's metadata will show it."""
         try:
             await self._commands.execute(Reassign(partition.partition.topic, partition.partition.partition, None))
         except NoReassignmentInProgress:

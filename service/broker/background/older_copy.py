@@ -1,11 +1,11 @@
 """Detects a copied directory whose metadata lacks topics or partitions that its cluster has created since.
 
-With an older copy of the metadata, a node would create a topic or partition that the bucket already has: under another id, so
-that the existing one counts as deleted, or under the same id, so that offsets are assigned a second time. `topic.json` reveals
-it: it lists what its writer's metadata had, and metadata never goes backwards.
+With an older copy of the metadata, a node would create a topic or partition that the bucket already has. Under another id, the
+existing one would count as deleted. Under the same id, offsets would be assigned a second time. `topic.json` reveals an older
+copy: it records the metadata of its writer, and metadata never goes backwards.
 
-Not promised: to notice what no `topic.json` names, such as a topic of the last second before the original stopped. Configs
-changed since the copy keep their old values.
+Not promised: changes that are in no `topic.json` are not noticed, such as a topic that was created in the last second before
+the original stopped. Configs that changed since the copy keep their old values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_ONCE = 16
 
 
 def missed(image: MetadataImage, shown: TopicState) -> str | None:
-    """Describes what the metadata lacks of a topic; None if nothing. Pure."""
+    """Describes the change of a topic that the metadata lacks; None if it lacks none. Pure."""
     known = image.topic(shown.topic)
     if known is not None and known.topic_id == shown.topic_id:
         if shown.state is State.DELETED:

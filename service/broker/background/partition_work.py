@@ -1,8 +1,8 @@
-"""Background work on partitions: at most one task a partition, repeated if requested meanwhile, and retried with back-off if it
-fails.
+"""Background work on partitions: at most one task per partition, repeated if requested meanwhile, and slowed by a back-off
+after failures.
 
-A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: a bound on tasks
-other than the number of partitions; the work itself bounds scarce resources.
+A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: any limit of tasks
+but the number of partitions. The work itself limits its use of scarce resources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between attempts on a partition whose work failed.
 RETRY = BackoffSettings(0.2, 15.0)
-#: Logged by the code that queries the store: an outage once instead of per partition, a store that is behind with its reason.
+#: Errors that are logged elsewhere: an outage of the store once for all partitions, a store that is behind with its reason.
 _SAID = (TierUnavailable, StoreBehind)
 
 
@@ -65,7 +65,7 @@ class PartitionWork:
         task.add_done_callback(lambda _: self._work_ended(partition))
 
     def forget(self, partition: Partition) -> None:
-        """The partition is about to be deleted."""
+        """Cancels the partition's work: the partition is about to be deleted, or this node no longer leads it."""
         self._backoffs.pop(partition, None)
         self._troubles.ends(partition)
         self._again.discard(partition)

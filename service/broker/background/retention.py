@@ -1,10 +1,10 @@
-"""`retention.ms` and `retention.bytes` of every partition, counted over both tiers.
+"""Applies `retention.ms` and `retention.bytes` to every partition, counted over both tiers.
 
-Log starts rise first, which frees this node's disk even while the store is unavailable; then the manifests drop the segments
+Log starts rise first, which frees this node's disk even while the store is unavailable. Then the manifests drop the segments
 below. A partition without expired segments costs the event loop a constant time: only its oldest segment is checked. The tier
 process plans expiry within manifest pages, one request per partition.
 
-Not promised: that everything expired goes at once. If the store or the disk refuses, the next round plans it again.
+Not promised: that all expired segments are removed at once. If the store or the disk refuses, the next round plans it again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Retention:
             except LogError as error:
                 self._postponed(partition, error)
                 if isinstance(error, TierUnavailable):
-                    return  # each further partition would wait as long
+                    return  # each further partition would wait for the same timeout
 
     # --- log start --------------------------------------------------------------------------------------------------
     async def _plans(self) -> dict[Partition, RetentionPlan]:
@@ -113,7 +113,7 @@ class Retention:
                 age_ms(local, self._now()), local.size_bytes, hot.size_bytes - limits.retention_bytes, limits
             )
         age = self._now().expiry_ms - tier.oldest.newest_ms
-        # Segments in both tiers count twice here. If nothing expires even so, nothing expires.
+        # Segments in both tiers count twice here. If nothing expires even then, the exact sum is not needed.
         if not goes(age, tier.oldest.bytes, tier.bytes + hot.size_bytes - limits.retention_bytes, limits):
             return True
         excess = tier.bytes + _only_local_bytes(partition) - limits.retention_bytes
@@ -140,7 +140,7 @@ class Retention:
         rising: dict[Partition, int] = {}
         for partition, plan in plans.items():
             hot = partition.log.hot
-            # The log may have been deleted, or discarded for the bucket's, since it was looked at, or the store fallen behind.
+            # Since the plan, the log may have been deleted or replaced by the bucket's, or the store may have fallen behind.
             if (
                 partition.life.refusal(Use.ADMIN) is not None
                 or partition in self._tiering.lineage
@@ -183,7 +183,7 @@ class Retention:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """The next round plans failed work again. Raises an error that ends this node."""
+        """Logs a failure, after which the next round plans the work again. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if self._troubles.begins(partition.partition, error):

@@ -1,10 +1,11 @@
-"""This start's right to write to the bucket: the probe, then the claim of an incarnation (`store_claim.py`).
+"""Obtains this start's right to write to the bucket: a probe, then the claim of an incarnation (`store_claim.py`).
 
 Until both are done nothing is offloaded, expired, evicted or deleted; local data is served throughout. An unresponsive store is
 retried with back-off. If another start holds the store (a copy of this directory has run), the node ends. A store that shows
-a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is read again until it
-shows its newest state or is repaired. A running node reads the file again once a day or grace period: if it has gone
-backwards, nothing more is deleted, evicted or offloaded; if another start has taken the store, the node ends.
+a lower incarnation than this directory has held, or none, went backwards (I10). The node does not write to it, and reads it
+again until it shows its newest state or is repaired. A running node reads `cluster.json` again once a day, or once per grace
+if that is shorter. If the file has gone backwards, nothing more is deleted, evicted or offloaded. If another start has
+claimed the store, the node ends.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ PROBE_BACKOFF = BackoffSettings(0.5, 30.0)
 LONGEST_LOOK_PAUSE_S = 86_400.0
 #: Seconds that a repair waits for the claim that it enables.
 CLAIM_PATIENCE_S = 30.0
-#: Why a broker of another process's controller repairs no file of the whole cluster.
+#: The reason why a broker whose controller is in another process does not repair the cluster's files.
 ASK_THE_CONTROLLER = (
     "the node with the cluster's controller writes cluster.json and topic.json: repair them through that node"
 )
 
 
 class StoreAccess:
-    """`writer` is None until the store is ours for this start; `opened` is set then."""
+    """`writer` is None until this start has claimed the store; `opened` is set then."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class StoreAccess:
 
     @property
     def is_open(self) -> bool:
-        """Whether this start has claimed the store, and neither the store nor the metadata have gone back behind the claim."""
+        """Whether this start has claimed the store, and neither the store nor the metadata show a state before the claim."""
         if self.writer is None or self.behind is not None:
             return False
         return self._metadata.image.incarnation >= (self.writer.incarnation or 0)
@@ -97,7 +98,7 @@ class StoreAccess:
 
     @property
     def preview_writer(self) -> ManifestWriter:
-        """The writer of this start, for questions that change nothing; also while the store is not this start's."""
+        """The writer of this start, for requests that change nothing. It exists even before the claim."""
         return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
@@ -121,7 +122,7 @@ class StoreAccess:
         self._opened()
 
     async def _pause(self, seconds: float) -> None:
-        """Sleeps, or less if a repair wakes it."""
+        """Sleeps. A repair or a new incarnation ends the sleep early."""
         sleeping, woken = asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +138,7 @@ class StoreAccess:
         self._readiness.store = str(error)
 
     def take(self, writer: ManifestWriter) -> None:
-        """The store has been claimed for this start already, by a take-over."""
+        """Opens the store with the claim that a take-over has made for this start."""
         self.writer = writer
         self._opened()
 
@@ -157,7 +158,7 @@ class StoreAccess:
 
     # --- while the node runs ------------------------------------------------------------------------------------------
     async def tick(self) -> None:
-        """Checks `cluster.json` when due: once a day or grace, and at each call while it is behind. Raises FencedWriter if
+        """Checks `cluster.json` when due: once per day or grace, and at each call while it is behind. Raises FencedWriter if
         another start has claimed the cluster."""
         pause_s = min(LONGEST_LOOK_PAUSE_S, self._grace_ms() / 1000)
         if self.writer is None or (self.behind is None and self._clock.monotonic() - self._looked_at < pause_s):
@@ -165,7 +166,7 @@ class StoreAccess:
         await self.look()
 
     def _changed(self, image: MetadataImage, _: object) -> None:
-        """The controller of another process has claimed the store, perhaps again: this broker writes under that number."""
+        """Uses the incarnation under which the controller has claimed the store, perhaps again, from another process."""
         if image.incarnation == self._seen:
             return
         self._seen = image.incarnation
@@ -240,8 +241,8 @@ class StoreAccess:
         return report, number
 
     async def nothing_there(self) -> str:
-        """Why a repair is refused: the store holds no object of a cluster that once had a store. Empty if it holds one, or the
-        cluster never had a store."""
+        """The refusal of a repair if the store holds no object of a cluster that once had a store. Empty if it holds one, or if
+        the cluster never had a store."""
         image = self._metadata.image
         if image.incarnation == 0:
             return ""

@@ -38,7 +38,7 @@ class StoreClaim(Protocol):
 
     def check(self, found: ClusterState | None) -> None:
         """Compares the store's `cluster.json`, None if there is none. StoreBehind if the store went backwards, FencedWriter if
-        another start holds the cluster, TierUnavailable if this broker has to learn of it first."""
+        another start holds the cluster, TierUnavailable if this broker's metadata do not have the store's claim yet."""
 
 
 class OwnClaim:
@@ -76,8 +76,8 @@ class OwnClaim:
         return incarnation
 
     async def noted(self, incarnation: int) -> bytes:
-        """Notes a claim of that number in the metadata, before the swap, and returns its start id: if the store's answer is
-        lost, the claim is recognized."""
+        """Records a claim of that number in the metadata before the compare-and-swap, and returns its start id. So the claim is
+        recognized if the store's answer is lost."""
         start_id = self._rng.token(16)
         await self._controller.execute(ClaimIncarnation(self._node_id, incarnation, start_id))
         return start_id
@@ -126,8 +126,8 @@ def settles(found: ClusterState, image: MetadataImage) -> bool:
 def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
     """The incarnation that the compare-and-swap expects: this directory's own, or one that an earlier start claimed and whose
     answer was lost. FencedWriter if the bucket has a higher one, an equal one of another start, or a lower one with which
-    another directory took the cluster over. StoreBehind if it has any other lower one, or none although this directory had
-    one."""
+    another directory took the cluster over. StoreBehind if it has any other lower one, or has none although this directory
+    has held one."""
     number = found.incarnation if found is not None else 0
     if found is not None and settles(found, image):
         return number

@@ -1,8 +1,8 @@
-"""Deletes objects from the bucket that no manifest names: removed ones past the grace, and ones never named.
+"""Deletes objects from the bucket that no manifest names: removed ones past the grace, and ones that were never named.
 
 Manifests list removed objects, so a partition with nothing due costs no request. Only a listing finds objects that were never
-named. The whole cluster is listed once a day or grace, a thousand keys at a time, one request a turn; a partition is checked
-only for keys newer than those that earlier rounds examined. So an idle partition costs no request, and a cluster one LIST per
+named. The whole cluster is listed once per day or grace, a thousand keys per request. A partition is swept only if it has keys
+that are newer than those that earlier rounds examined. So an idle partition costs no request. A cluster costs one LIST per
 thousand objects, plus one listing of unfinished uploads.
 
     round k lists up to newest(k) ──> everything written by newest(k - 1) was listed ──> never examined again
@@ -10,8 +10,8 @@ thousand objects, plus one listing of unfinished uploads.
 Invariants: a round that the store interrupts continues where it stopped. A partition that fails, or whose keys are too young
 to judge, is examined again from the same point and delays no other partition.
 
-Not promised: to notice a manifest that went backwards or was removed before the next listing or the next use. Progress is
-remembered only for the process's life.
+Not promised: a manifest that went backwards or was removed is not noticed before the next listing or the next use. A restart
+loses the progress.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Sweeping:
         if self._after is not None or self._listed_at is None or self._clock.monotonic() - self._listed_at >= due_s:
             await self._list()
 
-    # --- what was removed -------------------------------------------------------------------------------------------
+    # --- removed objects --------------------------------------------------------------------------------------------
     async def _sweep_removed(self) -> None:
         due: list[Partition] = []
         async for some in slices(self._partitions, LOOKS_A_TURN):
@@ -96,12 +96,12 @@ class Sweeping:
                 return
 
     def _may_sweep(self, partition: Partition) -> bool:
-        """False if offsets are missing between the bucket and the local log: the objects with them may look like orphans."""
+        """False if offsets are missing between the bucket and the local log: objects with these may look like orphans."""
         if has_hole(partition):
             return False
         return partition.read_error is None and self._tiering.has_compared(partition)
 
-    # --- what was never named ---------------------------------------------------------------------------------------
+    # --- objects never named ----------------------------------------------------------------------------------------
     async def _list(self) -> None:
         """Continues the listing to its end, or until the store fails."""
         assert self._client is not None
@@ -174,7 +174,7 @@ class Sweeping:
 
     # --- one partition ----------------------------------------------------------------------------------------------
     async def _sweep(self, partition: Partition, listed: tuple[Listed, ...], *, must_exist: bool = False) -> bool:
-        """Sweeps one partition. False if it failed, or some objects are too young to judge: it is swept again later."""
+        """Sweeps one partition. False if that failed, or if some objects are too young to judge, so that it is swept again."""
         assert self._client is not None
         assert self._access is not None
         if self._access.writer is None or not self._access.is_open:
@@ -210,7 +210,7 @@ class Sweeping:
         return not young
 
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """The next round plans failed work again. Raises an error that ends this node."""
+        """Logs a failure, after which the next round plans the work again. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 CONCURRENT_PARTITIONS = 4
 #: Partitions in local retention at the same time: each costs the event loop little, and the disk much more.
 CONCURRENT_LOCAL_RETENTION = 16
-#: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
+#: Bounds of the pause between two checks of an idle partition, in ms.
 SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
 
@@ -110,7 +110,7 @@ class Tiering:
                 self.kick(partition)
 
     async def tick(self, partitions: Iterable[Partition]) -> None:
-        """Called every second or so: what the clock closes, retries, and evicts."""
+        """Called about every second. Schedules the work that has become due: offloads, retries and evictions."""
         now, due = self._policy.now(), list[Partition]()
         async for some in slices(partitions, GLANCES_A_TURN):
             due += (p for p in some if now.steady_ms >= p.tier_due_ms and (p.log.hot.size_bytes or p.is_recovering))
@@ -258,7 +258,7 @@ class Tiering:
         await self._policy.publish(partition.partition.topic)
         manifest = await self._load(partition)
         if self._policy.may_be_copy():
-            # Also if nothing is tiered: tiering may be switched on later in both directories.
+            # Needed even if nothing is tiered: tiering may be switched on later in both directories.
             await self._claim(partition, manifest)
         self.lineage.caught_up(partition)
         await reconcile(partition)
@@ -327,7 +327,7 @@ class Tiering:
         )
         with self.extensions.under_way(partition, job):
             manifest = await self._extend(partition, job)
-        # Another writer may have extended the manifest first: its segments stand, and win (I9).
+        # Another writer may have extended the manifest first. Then its segments win (I9).
         await reconcile(partition)
         if manifest.end <= offload.start:
             raise TierUnavailable(
@@ -389,8 +389,8 @@ class Tiering:
         self._notify()
 
     async def current_manifest(self, partition: Partition) -> Manifest:
-        """The manifest that is current: from the copy beside the segments or, where the disk lost or changed that, from the
-        store, which makes it again. TierUnavailable while neither has it."""
+        """The current manifest, read from the copy beside the segments. If the disk has lost or changed that, it is read from
+        the store and saved again. TierUnavailable while neither has it."""
         manifest = await self._manifests.current(partition)
         if manifest is None:
             manifest = await self.reload(partition)
@@ -412,7 +412,7 @@ class Tiering:
             raise TierUnavailable("the object store has not answered yet; retry")
         return self._access.writer
 
-    # --- asked for ----------------------------------------------------------------------------------------------------
+    # --- on request ---------------------------------------------------------------------------------------------------
     async def seal(self, partitions: Sequence[Partition], *, wait: bool, timeout_ms: int) -> list[SealedPartition]:
         """Offloads all records so far. Raises RequestTimedOut, naming the partitions, if waiting exceeds `timeout_ms`."""
         untiered = [p for p in partitions if not self.is_tiered(p)]
@@ -449,7 +449,7 @@ class Tiering:
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides all records below the partition's log start, including those being offloaded;
         DeleteRecords answers then. Raises TierUnavailable while the store's content is unknown: this start has not read it,
-        or the outcome of an offload is open."""
+        or the outcome of an offload is unknown."""
         self.kick(partition)
         await self.extensions.hiding(partition, partition.log.log_start_offset)
         partition.check_leads()

@@ -1,4 +1,4 @@
-"""The functions that tiering needs from the rest of the node, as one value, so that it depends on none of its parts."""
+"""The functions that tiering needs from the rest of the node, as one value, so that tiering depends on no other part of it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class TopicFiles:
             if failure is not None:
                 self._due[topic_id] = None
             if isinstance(failure, TierUnavailable):
-                break  # each further topic would wait as long
+                break  # each further topic would wait for the same timeout
         await self._save_revisions()
 
     async def _save_revisions(self) -> None:
@@ -175,7 +175,7 @@ class TopicFiles:
             self._published[topic.topic_id] = wanted
 
     def _behind(self, name: str, error: LogError) -> StoreBehind:
-        """The error of a store that shows an older `topic.json`, of which it notifies the listeners."""
+        """Notifies the listeners that the store shows an older `topic.json`, and returns the error."""
         behind = StoreBehind(
             f"{error}. If that version is gone for good, see what `tidelog cold repair {name}` would write"
         )
@@ -249,7 +249,7 @@ class TopicFiles:
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
     async def _delete_partitions(self, doomed: DeletingTopic) -> None:
-        """Marks every manifest as deleted. One that already is gets no write, unless the store went backwards."""
+        """Marks every manifest as deleted. One that is marked already is not written, unless the store went backwards."""
         client, writer = self._store()
         manifests = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
         self._terminated[doomed.topic_id] = max((manifest.committed_at for manifest in manifests), default=0)

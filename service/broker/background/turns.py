@@ -1,4 +1,4 @@
-"""Walks over all partitions of a node: in slices that delay no request, and in a fair order where a round may end early.
+"""Walks over all partitions of a node: in slices that delay no request, and in a fair order if a round may end early.
 
 Invariant: the item with which a round ended comes last in the next one. So a slow or failing item never starves the others.
 Not promised: that an item of a later slice still exists; others run between two slices.
@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Partitions that are looked at before the event loop has its turn, where a look takes 5 to 50 µs.
+#: Partitions that are checked in one turn of the event loop, if each check takes 5 to 50 µs.
 LOOKS_A_TURN = 64
-#: The same where a look compares a few numbers.
+#: The same if each check only compares a few numbers.
 GLANCES_A_TURN = 1000
 
 
@@ -31,7 +31,7 @@ async def slices(items: Iterable[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Turns(Generic[T]):
-    """The order of rounds that may end early: each begins behind the item with which the last one ended."""
+    """The order of rounds that may end early: each begins after the item with which the last one ended."""
 
     def __init__(self) -> None:
         self._last: T | None = None

@@ -58,7 +58,7 @@ def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTra
     remedy = remedies(bootstrap, {(topic, number): held})[topic, number]
     return (
         f"producer {held.producer_id}{remedy.name} has a transaction open since offset {held.offset} of "
-        f"{topic}-{number}, and nothing from there on is offloaded before it ends{remedy.advice}"
+        f"{topic}-{number}, and no record from that offset on is offloaded before it ends{remedy.advice}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The broker's side of the cleaner process: started with the first request, ended when nothing is left to clean."""
+"""The broker's side of the cleaner process, which starts with the first request and ends when nothing is left to clean."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from storage_tiers.errors import LogError, StorageError
 
 #: Seconds that the process has to end once its socket is closed.
 GRACE_S = 5.0
-#: Seconds without an answer after which it counts as hung. It sends a sign of life every BEAT_S, but a sync of a large file
-#: may take long.
+#: Seconds without an answer after which the process counts as hung. It sends a sign of life every BEAT_S, but the sync of a
+#: large file may take longer.
 SILENCE_S = 120.0
 
 
@@ -39,11 +39,11 @@ class CleanerProcess:
     async def run(
         self, request: CleaningRequest, fetch_segment: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
-        """The cleaner's answers. It writes the next group of segments while the caller swaps the files of the last one, and
-        waits before the group after that. An answer comes at least every BEAT_S, so the caller can end a slow cleaning.
-        `fetch_segment` fetches the remote segment that begins at an offset, and returns its file, which the cleaner
-        removes. Raises StorageError if the process cannot be started or ends, and the errors that it reports. Call
-        `end` after any error, and when leaving before the last answer."""
+        """The cleaner's answers. The cleaner writes the next group of segments while the caller swaps the files of the last
+        one, and waits before the group after that. An answer comes at least every BEAT_S, so that the caller can end a slow
+        cleaning. `fetch_segment` fetches the remote segment that begins at an offset, and returns its file, which the cleaner
+        removes. Raises StorageError if the process cannot be started or ends, and the errors that it reports. The caller calls
+        `end` after any error, and if it leaves before the last answer."""
         if self._process is None:
             await self._start()
         self._writer.write(await asyncio.to_thread(encode_request, request))

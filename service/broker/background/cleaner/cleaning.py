@@ -1,10 +1,10 @@
 """Compacts logs: cleans the dirtiest due log in the cleaner process, swaps its segments, and repeats.
 
-A partition's local segments and those that the bucket holds are cleaned apart from each other, each from its own clean point
-(`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, which moves while
-it reads. So a tombstone or marker of one tier hides values in the other too. The cleaner removes a local one only below
-the offset that the bucket was cleaned to, or while the bucket holds nothing of the partition. It removes one in the
-bucket only below the offset that the local log was cleaned to, or below the local log's beginning.
+A partition's local segments and its segments in the bucket are cleaned separately, each from its own clean point
+(`cold_cleaning.py` cleans the bucket's). A reader takes the bucket's segments up to the local start, which may move while it
+reads. So a tombstone or marker of one tier also hides values in the other. The cleaner removes a local one only below the
+offset up to which the bucket is clean, or if the bucket holds nothing of the partition. It removes one in the bucket only below
+the offset up to which the local log is clean, or below the local start.
 
 Invariants: one log is cleaned at a time; segments are swapped oldest first and not while they are uploaded. Not promised:
 that a log is cleaned while others are dirtier.
@@ -71,7 +71,7 @@ class CleanerSettings(NamedTuple):
         return self.is_enabled and self.bytes_per_second != 0
 
     def are_for_the_pass_of(self, others: CleanerSettings) -> bool:
-        """Whether a cleaning gets the same request under both. The pause between cleanings is not part of it."""
+        """Whether both settings lead to the same cleaning request. The pause between cleanings is not part of it."""
         return self._replace(backoff_ms=others.backoff_ms) == others
 
 
@@ -100,7 +100,7 @@ class CleaningParts(NamedTuple):
 
 
 class _Dirty(NamedTuple):
-    """Segments to clean: the bucket's, or the local ones."""
+    """A partition's segments to clean, in one of its tiers."""
 
     partition: Partition
     plan: CleaningPlan
@@ -248,8 +248,8 @@ class Cleaning:
             self._retry_later(due.partition, is_remote=due.is_remote, error=error)
 
     async def _give_up(self, hot: HotLog) -> None:
-        """Ends the process and a swap that the disk has refused, and removes the files written: they take room on a full disk,
-        and nothing is evicted during a swap."""
+        """Ends the process and a swap that the disk has refused. Removes the files that were written, because they take space
+        on a full disk, and nothing is evicted during a swap."""
         await self._process.end()
         if hot.swapping.swap is not None:
             with suppress(OSError):  # the next attempt, truncation or start ends it
@@ -317,7 +317,7 @@ class Cleaning:
         plan: CleaningPlan,
         settings: CleanerSettings,
     ) -> tuple[int, Cleaned]:
-        """Replaces the old segments with each rewritten one. Returns the offset up to which the log is clean then, and the
+        """Replaces old segments by the rewritten ones. Returns the offset up to which the log is clean afterwards, and the
         counts."""
         hot, reached, counted = partition.log.hot, plan.dirty_start, Cleaned()
         async for answer in answers:
@@ -331,7 +331,7 @@ class Cleaning:
         return reached, counted
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
-        """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed: the process keeps the
+        """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed. The process would keep the
         settings of its request, at a low rate for days. The next attempt has the new settings and begins at the clean
         point."""
         if _is_gone(partition, hot) or not self._may_clean(partition):
@@ -383,7 +383,7 @@ class Cleaning:
         return not has_asked or (tier is not None and tier.segments > 0)
 
     async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
-        # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
+        # By now the directory may be another topic's, and must not be touched. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.swapping.begin(new)
         if swap is None:
             raise _Abandoned
@@ -391,7 +391,7 @@ class Cleaning:
             await asyncio.to_thread(swap.prepare)
             # The tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
-            # It may be led elsewhere by now, wait for the store, or no longer be compacted.
+            # By now another node may lead the partition, or it waits for the store, or is no longer compacted.
             if _is_gone(partition, hot) or not self._may_clean(partition):
                 raise _Abandoned
             if self._hidden_below(partition) < drops_below:
@@ -407,7 +407,7 @@ class Cleaning:
         try:
             return partition.log.hot.swapping.finish(swap, new)
         except StorageError as error:
-            partition.fail(error)  # some files have their new names: only a start puts that right
+            partition.fail(error)  # some files already have their new names, and only a restart can finish or undo that
             raise
 
     async def _save_clean_point(self, partition: Partition, hot: HotLog, reached: int) -> None:

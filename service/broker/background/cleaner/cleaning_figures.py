@@ -1,7 +1,7 @@
 """The log cleaner's finished and remaining work: plain numbers for metrics, in Kafka's terms.
 
-Counters begin with the node. `last` is the last pass over one log; `dirtiest_ratio` and `overdue_ms` are of the last look at
-all logs, also of those that were not due.
+Counters begin with the node. `last` is the last pass over one log. `dirtiest_ratio` and `overdue_ms` come from the last scan of
+all logs, including those that were not due.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class CleanedBytes:
 
 @dataclass(slots=True)
 class LastCleaning:
-    """One pass, or all 0 before the first: `buffer_share` is how much of `log.cleaner.dedupe.buffer.size` its keys took, 0 to
-    1."""
+    """The last pass; all 0 before the first. `buffer_share` is the share of `log.cleaner.dedupe.buffer.size` that its keys
+    took, 0 to 1."""
 
     ms: int = 0
     counted: Cleaned = field(default_factory=Cleaned)
@@ -34,7 +34,7 @@ class LastCleaning:
 
 @dataclass(slots=True)
 class CleaningFigures:
-    """`looked_ms` is the steady time of the last look at all logs, at first that of the node's start."""
+    """`looked_ms` is the steady time of the last scan of all logs, at first that of the node's start."""
 
     looked_ms: int
     #: By tier, as the log names it.

@@ -1,8 +1,8 @@
 """Compacts the segments that the bucket holds. They are fetched one by one, rewritten by the cleaner process, offloaded again
-and replaced in the manifest. Neighbours that fit one segment are joined.
+and replaced in the manifest. Neighbours that fit into one segment are joined.
 
-For the cleaner they are a log of their own: its dirty part begins where its last cleaning ended. Its newest segment is never
-rewritten, because a follower of this node would begin with that segment's sidecar.
+To the cleaner these segments are a separate log, whose dirty part begins where its last cleaning ended. The newest segment is
+never rewritten, because a follower of this node would begin with that segment's sidecar.
 
 Invariants: segments are replaced oldest first, each by one commit; a rewritten segment's sidecar has the epochs and producers
 of the last one it replaces, and the aborted transactions that are left. The local disk holds one fetched segment and one
@@ -51,13 +51,13 @@ from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan, plan_cleaning
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction
 
-#: The newest and one that may be rewritten.
+#: The newest segment, and one that may be rewritten.
 _LEAST_SEGMENTS = 2
 
 
 class _View(NamedTuple):
-    """Segments [base, end) as planners see them: one, or all of `page`. `first_timestamp` estimates in ms when the oldest
-    record was written, from the manifest's minimum; -1 if it is unknown."""
+    """Segments [base, end) as planners see them: a single one, or all of `page`. `first_timestamp` (ms) estimates from the
+    manifest's minimum when the oldest record was written; -1 if it is unknown."""
 
     base: int
     end: int
@@ -77,8 +77,8 @@ _Opened = dict[tuple[str, int | None], _Views]
 
 
 class _BucketLog(NamedTuple):
-    """The log in the manifest of `commit`; `cleaned_to` is 0 if it is not known. `opened` holds the segments of the
-    last MAX_OPENED pages that plans had to look into."""
+    """The log in the manifest of `commit`. `cleaned_to` is 0 if it is not known. `opened` holds the segments of the last
+    MAX_OPENED pages that plans had to read."""
 
     line: str
     commit: int
@@ -90,7 +90,7 @@ class _BucketLog(NamedTuple):
 
 #: Pages whose segments are kept for the next plan: the last one, and those divided by log start, clean point or lag.
 MAX_OPENED = 4
-#: Segments and pages that plans visit before the event loop has its turn; a partition may have hundreds in the bucket.
+#: Segments and pages that plans visit in one turn of the event loop; a partition may have hundreds in the bucket.
 VIEWS_A_TURN = 500
 
 
@@ -104,7 +104,7 @@ class ColdCleaning:
         self._client = access.client
         self._files = files
         self._known: dict[HotLog, _BucketLog] = {}
-        #: Views that were looked at since the last turn of the event loop.
+        #: Views that plans have visited in this turn of the event loop.
         self._views = 0
 
     # --- which --------------------------------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class ColdCleaning:
         )
 
     async def _divided(self, partition: Partition, known: _BucketLog, newest_ms: int | None) -> list[_View]:
-        """The views, with the segments of a page in its place where a plan needs them. A page whose records are all clean, or
-        all dirty, is one view: the costs of a plan do not grow with the segments in pages."""
+        """The views, where a page is replaced by its segments if a plan needs them. A page whose records are all clean, or all
+        dirty, stays one view, so that the cost of a plan does not grow with the segments in pages."""
         found: list[_View] = []
         for view in known.views:
             is_dirty, is_last = view.end > known.cleaned_to, view is known.views[-1]
@@ -147,11 +147,11 @@ class ColdCleaning:
             if newest_ms is not None and any(
                 each.max_timestamp > newest_ms and each.end > known.cleaned_to for each in inside
             ):
-                break  # no plan crosses it
+                break  # no plan goes beyond a young segment
         return found
 
     async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef, *, is_whole: bool) -> _Views:
-        """The page's segments if `is_whole`; else what `_summed` makes of them."""
+        """The page's segments if `is_whole`; else their sums (`_summed`)."""
         name = (page.key, None if is_whole else known.cleaned_to)
         if name not in known.opened:
             views = tuple([_view(each) async for each in self._of_page(partition, page)])
@@ -166,7 +166,7 @@ class ColdCleaning:
         return known.cleaned_to if known is not None and tier is not None and known.line == tier.line else 0
 
     def forget_others(self, logs: set[HotLog]) -> None:
-        """Keeps what is known of these logs."""
+        """Forgets all logs but these."""
         for hot in self._known.keys() - logs:
             del self._known[hot]
 
@@ -285,7 +285,7 @@ class ColdCleaning:
             await asyncio.to_thread(_append, path, ready.path, is_first=start == 0)
 
     async def replace(self, partition: Partition, job: ExtendJob, old: tuple[RemoteSegment, ...]) -> None:
-        # Otherwise `tidelog fsck` would report the removed records as lost if the node dies before it notes the cleaning.
+        # Otherwise `tidelog fsck` would report the removed records as lost if the node dies before it saves the clean point.
         await asyncio.to_thread(begin_bucket_clean_point, self._files, partition.log.hot.directory)
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
@@ -327,7 +327,7 @@ class ColdRewrite:
         return path
 
     async def replace(self, new: RewrittenSegment) -> None:
-        """Offloads what was written and commits it. LogError; InvalidRequest if the manifest has changed."""
+        """Offloads the rewritten segment and commits it. LogError; InvalidRequest if the manifest has changed."""
         old = tuple(self._by_base[base] for base, _ in new.replaces)
         path, snapshot = (self._path(new.base, suffix) + layout.CLEANED for suffix in (layout.LOG, layout.SNAPSHOT))
         index = self._path(new.base, layout.TRANSACTION_INDEX) + layout.CLEANED
@@ -380,8 +380,8 @@ def _bucket_log(manifest: Manifest, cleaned_to: int, opened: _Opened) -> _Bucket
 
 
 def _summed(views: _Views, cleaned_to: int) -> _Views:
-    """One view of the clean ones, one of the dirty ones before the last, and the last. If all are old enough, the plan is the
-    same as for single views."""
+    """One view for all clean segments, one for the dirty segments before the last, and the last. If all are old enough, the
+    plan is the same as for single views."""
     clean = [each for each in views[:-1] if each.end <= cleaned_to]
     dirty = views[len(clean) : -1]
     return (*(_sum(some) for some in (clean, dirty) if some), *views[-1:])
@@ -397,7 +397,7 @@ def _view(segment: RemoteSegment, *, active: bool = False) -> _View:
 
 
 def _first(of: RemoteSegment | PageRef) -> int:
-    """Estimates in ms when its oldest record was written; -1 for a page without an estimate."""
+    """Estimates when the oldest record was written, in ms; -1 for a page without an estimate."""
     if isinstance(of, PageRef) and of.min_timestamp < 0:
         return NO_TIMESTAMP
     return of.min_timestamp if 0 <= of.min_timestamp <= of.max_timestamp else of.max_timestamp
