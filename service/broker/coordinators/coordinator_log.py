@@ -1,8 +1,8 @@
 """A coordinator's log: a partition of an internal topic that this node leads (`service.coordination.runtime.CoordinatorLog`).
 
-Reads go through both tiers, up to the log end: after a take-over or a restore the bucket holds what the directory lacks. They
-are refused while the directory may be an older copy. Where the disk has failed they end at the high watermark: what lies above
-it was refused, and is not committed before the node is restarted.
+Reads go through both tiers, up to the log end, because after a take-over or a restore the bucket has records that the directory
+lacks. Reads are refused while the directory may be an older copy. If the disk has failed, they end at the high watermark:
+records above it were refused, and are not committed before the node is restarted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage_tiers.errors import LogError, StorageError
 from storage_tiers.records.batch import TRANSACTIONAL_MASK, headers, read_header
 from storage_tiers.types import FileSlice
 
-#: Bytes that are read at a time; a batch may be longer.
+#: Bytes of one read; a batch may be longer.
 PIECE_BYTES = 256 << 10
 
 
@@ -36,7 +36,7 @@ class DiskRoom(Protocol):
     def no_room(self) -> StorageError | None: ...
 
     def look(self) -> None:
-        """Asks the disk now. OSError if it does not answer."""
+        """Checks the disk now. OSError if it does not answer."""
 
 
 class PartitionLog:
@@ -51,8 +51,8 @@ class PartitionLog:
 
     @property
     def no_room(self) -> LogError | None:
-        """A failed disk counts as full, as does a partition that is handed over. So the shard keeps its state instead of being
-        loaded again at every request."""
+        """The error while no record can be written. A failed disk counts as full, as does a partition that is handed over. So
+        the shard keeps its state instead of being loaded again at every request."""
         partition = self._partition
         if partition.write_error is not None and partition.life.is_failed:
             return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
@@ -74,14 +74,14 @@ class PartitionLog:
         try:
             if header.attributes & TRANSACTIONAL_MASK or header.size <= partition.log.hot.settings.kept_bytes:
                 return partition.append_validated(view, header, -1, COORDINATOR)
-            # The topic's configs ask for a codec or an append time, or the batch is large. It is bounded by
-            # `max.message.bytes`: a thread would cost more than it saves.
+            # The topic's configs demand a codec or an append time, or the batch is large. No thread is used: the batch is
+            # bounded by `max.message.bytes`, and a thread would cost more than it saves.
             partition.check_writable()
             return partition.append_validated(*partition.validate(view), COORDINATOR)
         except StorageError:
             if self._disk is not None:
                 with contextlib.suppress(OSError):
-                    self._disk.look()  # a disk that is full refuses the next request before anything is decided
+                    self._disk.look()  # if the disk is full, the next request is refused before the shard decides it
             raise
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
@@ -91,7 +91,7 @@ class PartitionLog:
         partition = self._partition
         partition.check_readable()
         if partition.is_recovering:
-            # Clients may read an older copy of their records. A coordinator's older copy lets groups skip records.
+            # Clients may read an older copy of their records. With an older copy of a coordinator's, groups skip records.
             partition.check_writable()
         offset = partition.log.log_start_offset
         while offset < (end := self._end):
@@ -102,7 +102,7 @@ class PartitionLog:
                 continue
             reading = asyncio.get_running_loop().run_in_executor(None, _bytes_of, found)
             reading.add_done_callback(partial(_release, found))
-            data = await asyncio.shield(reading)  # a cancelled reader leaves a thread that still has to use the files
+            data = await asyncio.shield(reading)  # after a cancellation the thread still uses the files
             size, following = 0, offset
             for position, header in headers(memoryview(data)):
                 if header.base_offset >= end:
@@ -133,4 +133,4 @@ def _release(slices: list[FileSlice], reading: asyncio.Future[bytes]) -> None:
     for piece in slices:
         piece.file.release()
     if not reading.cancelled():
-        reading.exception()  # marks it as retrieved: its reader may be gone
+        reading.exception()  # marks it as retrieved: the reader may have been cancelled

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A key of this many characters fits a record, whatever the characters: in UTF-8 each takes four bytes at most.
+#: A key of this many characters always fits into a record, because UTF-8 takes at most four bytes for each.
 SHORT_KEY = MAX_STRING_BYTES // 4
 
-#: Topics that coordinators use, by name: how each is created under the current configs.
+#: The topics of coordinators, by name. Each function describes the topic to create under the current configs.
 CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
 
 
 def coordinated_topics(broker: BrokerConfigs) -> CoordinatedTopics:
-    """Creates these topics with the same configs for FindCoordinator and for Metadata. With the broker's defaults,
-    `__consumer_offsets` would lose offsets to retention."""
+    """The topics of coordinators, which FindCoordinator and Metadata thus create with the same configs. With the broker's
+    defaults, `__consumer_offsets` would lose offsets to retention."""
     return {CONSUMER_OFFSETS: partial(_offsets_topic, broker), TRANSACTION_STATE: partial(_transactions_topic, broker)}
 
 
@@ -78,7 +78,7 @@ class InternalTopic:
 
     async def coordinator(self, key: str) -> int:
         """The id of the broker that leads the partition of `key`. CoordinatorNotAvailable if none does, and while the topic is
-        made; InvalidRequest for a key that no record holds."""
+        being created; InvalidRequest for a key that no record can hold."""
         check_key(key)
         topic = self._metadata.image.topic(self.name)
         if topic is None:
@@ -117,6 +117,6 @@ class InternalTopic:
 
 
 def check_key(key: str) -> None:
-    """InvalidRequest for the id of a group or a transaction that a record's key cannot hold, which gRPC can carry."""
+    """InvalidRequest for an id of a group or a transaction that is too long for a record's key. gRPC can carry such ids."""
     if len(key) > SHORT_KEY and (size := len(key.encode())) > MAX_STRING_BYTES:
         raise InvalidRequest(f"an id of {size} bytes cannot be kept; at most {MAX_STRING_BYTES} are allowed")

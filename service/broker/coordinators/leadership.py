@@ -1,7 +1,7 @@
-"""Loads and unloads coordinators with the leadership of the partitions that keep them.
+"""Loads a coordinator when this node gains the leadership of its partition, and unloads it when the leadership is lost.
 
-When the log of a led partition is replaced, as after it was reconciled with the bucket, its coordinator is loaded again.
-A later leader epoch of a partition that is led already changes nothing: the log is the same.
+When the bucket's log replaces that of a led partition, its coordinator is loaded again. A later leader epoch of a partition
+that is led already changes nothing, because the log is the same.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Coordinators:
             self.lost(partition, -1)
 
     async def close(self) -> None:
-        """Ends every waiting request. Before the partitions are closed."""
+        """Ends every waiting request. Called before the partitions are closed."""
         self._led.clear()
         for runtime in self._runtimes.values():
             await runtime.close()

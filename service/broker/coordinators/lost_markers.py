@@ -1,11 +1,11 @@
-"""Writes markers again that partitions of this node have lost with a disk, while the coordinator still knows what they were.
+"""Writes markers again that partitions of this node have lost with a disk, while the coordinator still knows their outcome.
 
-A partition whose end is lost may hold a transaction as open that its coordinator has completed: no marker will come, and
-readers of committed records stop there. The producer's next transaction writes nothing there until then
-(`ProducerStateManager.check_decided`).
+After the loss of its newest records, a partition may have an open transaction that its coordinator has completed. No marker
+follows, and readers of committed records stop there. Until the marker is restored, the producer's next transaction cannot write
+to the partition (`ProducerStateManager.check_decided`).
 
-Invariant: a marker is written only for the transaction that it ended: `LastOutcomes` says which, and a partition refuses the
-marker of an earlier one. Not promised: markers of transactions whose outcome `LastOutcomes` does not know.
+Invariant: a marker is written only for the transaction that it ended: `LastOutcomes` names the transaction, and a partition
+refuses the marker of an earlier one. Not promised: markers of transactions whose outcome `LastOutcomes` does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class LostMarkers:
-    """`tick` looks for them. `epoch_of` gives the leader epoch of a coordinator's partition."""
+    """`tick` finds and restores lost markers. `epoch_of` returns the leader epoch of a coordinator's partition."""
 
     def __init__(
         self, partitions: Partitions, markers: TransactionMarkers, epoch_of: Callable[[TopicPartition], int]
@@ -45,8 +45,8 @@ class LostMarkers:
                 await self._restore(host, opened)
 
     async def _restore(self, host: ShardHost[TransactionShard], opened: OpenTransactions) -> None:
-        """A partition that refuses its marker is asked again in the next round. No marker is lost if the
-        transaction has ended since the round began: the coordinator completes it once all its markers are committed."""
+        """If a partition refuses its marker, the next round tries again. No marker is lost if the transaction has ended since
+        the round began: the coordinator completes it once all its markers are committed."""
         for found in host.look(lambda shard: shard.outcomes.lost(opened)):
             markers = found._replace(partitions=[each for each in found.partitions if self._is_open(each, found)])
             refused = {each for each, _ in await self._markers.write_once(markers, self._epoch_of(host.partition))}

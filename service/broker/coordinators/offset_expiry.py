@@ -1,15 +1,16 @@
 """Removes expired offsets, offsets of deleted topics, and empty groups without offsets from the group coordinators.
 
 A deleted topic's offsets are removed at once from the shards that are loaded, in slices of the event loop's time. A
-shard that was loading, has no room for records or was lost meanwhile is visited again each second (`retry`), also if
-the topic exists again. The periodic pass finds the offsets in shards that this node gained later.
+shard that was loading, has no room for records or was lost meanwhile is visited again each second (`retry`), even if
+a topic of that name exists again. The periodic pass finds the offsets in shards that this node gains later.
 
-Invariant: an offset is removed for its topic only if that topic is known to be deleted. A topic that the metadata do
-not have may come back with the newer metadata of a restored directory, and its offsets with it. Not promised: that no
-offset outlives its topic. If the process dies just after a deletion, an offset may stay for its retention. An offset
-beside a newer one in an open transaction stays until that transaction ends. Also not promised: that an offset of a new
-topic with the same name is kept, if its shard is loaded again before the visit. The loaded records do not show which of
-the two topics they belong to.
+Invariant: an offset is removed with its topic only if that topic is known to be deleted. A topic that is merely missing
+from the metadata may come back with the newer metadata of a restored directory, and its offsets with it.
+
+Not promised: that no offset outlives its topic. If the process dies just after a deletion, an offset may stay for its
+retention. An offset beside a newer one in an open transaction stays until that transaction ends. Also not promised: that
+an offset of a new topic with the same name is kept, if its shard is loaded again before the visit. The loaded records do
+not show to which of the two topics they belong.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from storage_tiers.types import TopicPartition
 
 
 class _Shard(NamedTuple):
-    """A loaded shard and the number of records that it had written. The reference is weak: a dropped shard frees its memory
-    before the next one is loaded."""
+    """A loaded shard and the number of records that it had written. The reference is weak, so that a dropped shard frees its
+    memory before the next one is loaded."""
 
     shard: ReferenceType[GroupShard]
     written: int
 
 
 class _Deletion(NamedTuple):
-    """Partitions that were deleted in one change. `due` has the shards that may still have offsets of them, as they were then.
-    A shard that was loading has None: whatever it has loaded is older than the deletion."""
+    """Partitions that were deleted in one change. `due` has the shards that may still have offsets of them, in their state at
+    that time. It has None for a shard that was loading: all records that such a shard loads are older than the deletion."""
 
     partitions: Sequence[TopicPartition]
     due: dict[ShardHost[GroupShard], _Shard | None]
@@ -59,13 +60,13 @@ class _Deletion(NamedTuple):
         return then.written if then is not None and then.shard() is shard else shard.loaded_records
 
 
-#: Visits a group of a shard in steps. Each step yields True if it left nothing that should be removed.
+#: Visits a group of a shard in steps. A step yields True if no offset is left that it should remove.
 _Visit = Callable[[ShardHost[GroupShard], str], Iterator[bool]]
 
 
 class OffsetExpiry:
-    """Removes expired offsets and those of deleted topics from all loaded shards, in slices. A shard that refuses is visited
-    again in the next round."""
+    """Removes expired offsets and those of deleted topics from all loaded shards, in slices. A shard that refuses the change is
+    visited again in the next round."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class OffsetExpiry:
         *,
         now: Callable[[], Now],
     ) -> None:
-        """`now` is the time by which records expire (`ExpiryClock`): a step of the wall clock expires no offset."""
+        """`now` is the time by which records expire (`ExpiryClock`), so that a step of the wall clock expires no offset."""
         self._runtime = runtime
         self._existing = existing
         self._scheduler = scheduler
@@ -118,7 +119,7 @@ class OffsetExpiry:
             self._gone -= gone
 
     async def retry(self) -> None:
-        """Begins to visit again the shards that still have offsets of deleted topics."""
+        """Starts another visit of the shards that may still have offsets of deleted topics."""
         if self._deletions:
             self._begin_forgetting()
 
@@ -186,7 +187,7 @@ class OffsetExpiry:
                     del self._deleted[partition]
 
     def _forget(self, host: ShardHost[GroupShard], group_id: str) -> Iterator[bool]:
-        """Yields False where an open transaction keeps the rest from being removed."""
+        """Yields False if an open transaction prevents the removal of the rest."""
         deleted = self._deleted
         if not host.look(lambda shard: shard.has_offset_of(group_id, deleted.keys())):
             yield True  # the common case, in a fraction of the time
@@ -207,7 +208,7 @@ class OffsetExpiry:
         return found
 
     def _exists(self, partition: TopicPartition) -> bool:
-        """A topic of a deleted one's name may have been created."""
+        """Whether the partition exists, because a topic with the name of the deleted one has been created."""
         return self._existing.has(partition.topic, partition.partition)
 
     def _changed(self, image: MetadataImage, changes: Changes) -> None:

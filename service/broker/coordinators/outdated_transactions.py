@@ -1,20 +1,20 @@
 """Ends transactions whose records, or whose coordinator's records, were lost with a disk.
 
-After a disk failure or a take-over a partition may end earlier than before and lack records of an open transaction. A client
-that commits the transaction would believe them committed, so the transaction is aborted instead. A partition of
-`__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers received since,
+After a disk failure or a take-over a partition may end earlier than before and lack records of an open transaction. If the
+client committed this transaction, it would believe them committed. So the transaction is aborted. A partition of
+`__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers have received since,
 so other partitions would refuse the epochs that it still knows. And it does not know which transactions began or ended
 since. Each of its transactional ids gets a new producer id with its next producer. The open transactions of the old
 producer ids are aborted in every partition of this node. The same holds for an id if a partition taken from the bucket
-knows a later epoch of it: the directory is older than the bucket.
+knows a later epoch of it, because then the directory is older than the bucket.
 
-A partition may hold open a transaction that its coordinator does not know, under the epoch of the id's next transaction. Its
-marker is lost, and before version 2 of transactions the next marker would decide both transactions. Such an id is
-fenced, too, and the transaction stays open there until an operator decides it.
+A partition may have an open transaction that its coordinator does not know, under the epoch of the id's next transaction. The
+marker of the open one is lost, and before version 2 of transactions the next marker would decide both. Such an id is fenced,
+too, and the transaction stays open until an operator decides it.
 
-Invariants: before a shard decides its first request, no client may continue a transaction that had lost records by then. The
-notes of the losses stay until their consequences are committed in every shard. They name the shards that have committed them:
-such a shard does not fence its ids again, whatever another shard still lacks.
+Invariants: when a shard decides its first request, no client can continue a transaction that had lost records by then. The
+notes of the losses stay until their consequences are committed in every shard. They name the shards that have committed them,
+so that such a shard does not fence its ids again while others still lack the consequences.
 
 Not promised: that a transaction is aborted if its client ends it before the loss of its records is found; that transactions of
 producer ids unknown to the shard are aborted (`tidelog txn find-hanging` shows them); that a transaction stays open if it began
@@ -54,13 +54,13 @@ Losses = Mapping[TopicPartition, RecoveredEnd]
 class _Examined:
     """A loaded shard, and the losses that it knows. `fenced` are the ids whose transactions are still to be ended. `settled`
     are losses whose consequences are all committed. `seen` are the losses of the last round that examined the shard. The
-    reference is weak: a dropped shard gives its memory back before the next one is loaded."""
+    reference is weak, so that a dropped shard frees its memory before the next one is loaded."""
 
     shard: ReferenceType[TransactionShard]
     settled: frozenset[RecoveredEnd] = frozenset()
     known: frozenset[RecoveredEnd] = frozenset()
     fenced: tuple[str, ...] = ()
-    #: Those of `fenced` that have lost no more than the marker of a transaction whose outcome is unknown: it stays open.
+    #: Those of `fenced` that have lost only the marker of a transaction. Its outcome is unknown, so it stays open.
     undecided: frozenset[str] = frozenset()
     seen: frozenset[RecoveredEnd] | None = None
 
@@ -72,8 +72,8 @@ class _Examined:
         self.undecided -= self._fence(own, lost, epochs, None)
 
     def fence_undecided(self, own: TopicPartition, open_in: OpenTransactions) -> None:
-        """Fences the ids of transactions that are `open_in` partitions and that the shard does not know. Does so only
-        before their producers begin another transaction there, because the partition would take the two for one."""
+        """Fences the ids of transactions that are `open_in` partitions and that the shard does not know. This must precede
+        the producers' next transaction there, because the partition would mistake the two for one."""
         self.undecided |= self._fence(own, _NONE, {}, open_in)
 
     def _fence(
@@ -106,7 +106,7 @@ class OutdatedTransactions:
         self._seen: frozenset[RecoveredEnd] = frozenset()
 
     def loaded(self, host: ShardHost[TransactionShard]) -> None:
-        """The shard may have been loaded again since the last call. Writes nothing."""
+        """Examines the shard if it was loaded again since the last call. Writes nothing."""
         try:
             shard, before = host.look(_itself), self._examined.get(host)
         except LogError:
@@ -122,8 +122,8 @@ class OutdatedTransactions:
 
     @staticmethod
     def _examine(own: TopicPartition, examined: _Examined, losses: Losses) -> None:
-        """A settled loss may still be new to the shard, if its partition was being compared with the bucket when the shard was
-        loaded. A known loss stays known while its partition is compared again."""
+        """Fences the ids that new losses concern. A settled loss may be new to the shard, if its partition was being compared
+        with the bucket when the shard was loaded. A known loss stays known while its partition is compared again."""
         found = {partition: end for partition, end in losses.items() if end not in examined.known}
         if not found:
             return
@@ -143,7 +143,7 @@ class OutdatedTransactions:
         return end.settled_in >= runtime.hosts.keys()
 
     async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
-        """If no loss is new to any shard, the round ends after the search for new ones."""
+        """Ends the transactions of fenced ids. If no shard has any, and none has a new loss, the round ends early."""
         hosts = set(runtime.hosts.values())
         self._examined = {host: each for host, each in self._examined.items() if host in hosts}
         await self._examine_all()
@@ -177,7 +177,7 @@ class OutdatedTransactions:
                 await asyncio.sleep(0)
 
     async def _end(self, host: ShardHost[TransactionShard], examined: _Examined, open_in: OpenPartitions) -> None:
-        """Keeps in `fenced` the ids that are left for the next round."""
+        """Ends the transactions of the fenced ids. `fenced` keeps those that are left for the next round."""
         rest, examined.fenced = deque(examined.fenced), ()
         left = list[str]()
         turn = self._scheduler.turn()
@@ -192,7 +192,7 @@ class OutdatedTransactions:
                 if turn.is_over:
                     await turn.rest()
         except LogError:
-            pass  # it is loaded again, or its log has no room
+            pass  # the shard is being loaded again, or its log has no room
         finally:
             turn.leave()
             examined.fenced = (*left, *rest, *examined.fenced)
@@ -211,7 +211,8 @@ class OutdatedTransactions:
         return found
 
     def _open_by_epoch(self) -> OpenTransactions:
-        """Searches the partitions that this node leads, or will once the bucket has answered: others may only be behind."""
+        """The open transactions of the partitions that this node leads, or will lead once the bucket has answered. In other
+        partitions an open transaction may only mean that this replica is behind."""
         found: dict[ProducerIdAndEpoch, set[TopicPartition]] = {}
         for each in self._partitions:
             producers = each.log.hot.end.producers
@@ -223,7 +224,8 @@ class OutdatedTransactions:
         return found
 
     async def _open(self) -> OpenPartitions:
-        """Works in slices: no fenced producer can begin a transaction meanwhile."""
+        """The partitions with open transactions, by producer id. This may work in slices, because no fenced producer can begin
+        a transaction meanwhile."""
         found: dict[int, set[TopicPartition]] = {}
         async for some in slices(self._partitions, GLANCES_A_TURN):
             for each in some:

@@ -1,12 +1,12 @@
-"""The other brokers of the cluster, as a coordinator needs them: transactions span brokers, and so do their markers.
+"""A coordinator's access to the other brokers of the cluster: transactions span brokers, and so do their markers.
 
     a batch's partition here, its coordinator there  ── AddPartitions (verification, KIP-890) ──>  that broker
     a decided transaction here, its partition there  ── WriteMarkers ──────────────────────────>  that broker
 
-Invariants: one channel for each broker's address, made when it is first needed. A broker that does not answer costs the
-caller a retriable error, never a decision.
+Invariants: one channel for each broker's address, opened when it is first needed. If a broker does not answer, the caller gets
+a retriable error, and nothing is decided.
 
-Not promised: that a leader named here still leads. If it does not, it refuses, and the caller asks again.
+Not promised: that a leader named here still leads. If it does not, it refuses the request, and the caller retries.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Peers:
 
 
 class RoutedCoordinator:
-    """Asks the coordinator of a transactional id wherever it is: `local` if this broker is it."""
+    """Routes requests to the coordinator of a transactional id. `local` is this broker's own."""
 
     def __init__(self, local: AsksCoordinator, topic: CoordinatorTopic, peers: Peers) -> None:
         """`topic` keeps the transactions."""

@@ -19,7 +19,7 @@ class KnownTopics(ExistingPartitions, Protocol):
     """The cluster's topics (`KnownPartitions`)."""
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions the topic has; 0 for none."""
+        """The number of the topic's partitions; 0 if there is no such topic."""
 
     def name_of(self, topic_id: TopicId) -> str | None: ...
 
@@ -33,7 +33,7 @@ class LedPartitions(Protocol[Led]):
 
 
 class CoordinatorTopic(Protocol):
-    """The topic that keeps groups (`InternalTopic`)."""
+    """A coordinator's topic (`InternalTopic`)."""
 
     def partition_of(self, key: str) -> int | None: ...
 

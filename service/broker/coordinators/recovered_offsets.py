@@ -1,10 +1,10 @@
 """Lowers committed offsets to the end of a partition that lost its newest records, by a disk failure or a take-over (which
-restores only the bucket's records). A group that had read further would skip the records that are written next.
+restores only the bucket's records). Otherwise a group that had read further would skip the next records.
 
-Invariants: only offsets that a coordinator has loaded are lowered, never one committed since. A partition stays due, also over
-restarts, until every coordinator of this node has been visited and its lowered offsets are committed. Such a coordinator is
-never visited again for the same loss: if it is loaded again, it may have loaded newer offsets. An offset in an open transaction
-is lowered once the transaction is committed.
+Invariants: only offsets that a coordinator has loaded are lowered, never one committed since. A partition stays due, even after
+restarts, until every coordinator of this node was visited and its lowered offsets are committed. A coordinator is not visited
+again for the same loss, because after another load it may have newer offsets. An offset in an open transaction is lowered once
+the transaction is committed.
 
 Not promised: that no member reads its old offset in the first second, or in the second after such a transaction; that an offset
 in a transaction is lowered if the coordinator is loaded again first; that an offset committed before a coordinator's visit is
@@ -33,13 +33,13 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Partitions whose notes are written again in one round: each takes a sync, and the next round waits for it.
+#: Partitions whose notes are rewritten in one round. Each needs an fsync, and the next round waits for it.
 NOTES_A_ROUND = 50
 
 
 class _PendingVisit(NamedTuple):
-    """A group that had an open transaction when it was visited. Valid for this load of the shard only. The reference is weak:
-    a dropped shard gives its memory back."""
+    """A group that had an open transaction when it was visited. Valid for this load of the shard only. The reference is weak,
+    so that a dropped shard frees its memory."""
 
     host: ShardHost[GroupShard]
     shard: ReferenceType[GroupShard]
@@ -48,8 +48,8 @@ class _PendingVisit(NamedTuple):
 
 
 class RecoveredOffsets:
-    """Visits in each round the groups of every coordinator that has not lowered its offsets yet. A shard that refuses is
-    visited again in the next round."""
+    """Each round visits the groups of every coordinator that has not lowered its offsets yet. A shard that refuses the change
+    is visited again in the next round."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class RecoveredOffsets:
         checkpoint: Callable[[], Awaitable[None]],
         lacks_coordinators: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_settled`: no other work needs the note of this loss. `checkpoint` writes the current ends of logs.
-        `lacks_coordinators`: a coordinator of this node is not among the hosts, because its partition could not be opened."""
+        """`is_settled` tells whether no other work needs the note of a loss. `checkpoint` writes the current ends of logs.
+        `lacks_coordinators` tells whether the hosts lack a coordinator of this node, whose partition could not be opened."""
         self._lacks_coordinators = lacks_coordinators
         self._is_settled = is_settled
         self._checkpoint = checkpoint
@@ -109,7 +109,7 @@ class RecoveredOffsets:
         if not changed:
             return
         for end in changed:
-            end.is_checkpointed = True  # a change during the write marks it as unsaved again
+            end.is_checkpointed = True  # a change during the write resets it
         try:
             await self._checkpoint()
         except BaseException:
@@ -118,7 +118,7 @@ class RecoveredOffsets:
             raise
 
     async def _lower_all(self, hosts: Mapping[int, ShardHost[GroupShard]], ends: _EndsToLower) -> frozenset[int]:
-        """Returns the coordinators that have lowered all that they had to, and committed it."""
+        """Returns the coordinators that have lowered all their offsets that are too high, and committed that."""
         turn, visited = self._scheduler.turn(), {}
         try:
             for number, host in hosts.items():
@@ -144,8 +144,8 @@ class RecoveredOffsets:
     def _lower(
         self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """False if the shard was lost meanwhile, the disk has no room for its records, or they are larger than records may be:
-        a later round visits it again."""
+        """Lowers a group's offsets. False if a later round has to try again: the shard was lost meanwhile, the disk has no room
+        for its records, or they are too large."""
         try:
             host.change(lambda found, _: found.lower_offsets(group_id, ends))
         except CoordinatorRecordTooLarge as error:
@@ -175,7 +175,7 @@ class _EndsToLower:
 
     def __init__(self, due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
         self._ends: dict[frozenset[int], dict[TopicPartition, int]] = {}
-        #: Partitions that lost records twice, which are few: the end is not the same for all coordinators.
+        #: Partitions that lost records twice, so that the end is not the same for all coordinators. They are few.
         self._later: list[tuple[TopicPartition, RecoveredEnd]] = []
         for each, end in due:
             self._ends.setdefault(end.lowered_in, {})[each.partition] = end.offset
@@ -198,7 +198,7 @@ async def _save_lowered(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
     for each, end in islice(pending, NOTES_A_ROUND):
         try:
             await asyncio.to_thread(write_recovered_end, each, end, end.lowered_in, end.settled_in)
-            if each.recovered_end not in (end, None):  # it lost more while this was written
+            if each.recovered_end not in (end, None):  # the partition lost more records during the write
                 write_recovered_end(each, each.recovered_end)
         except StorageError:
             return  # the next round tries again

@@ -1,12 +1,12 @@
-"""Writes the markers of decided transactions, and reports to their shard when all of them are committed.
+"""Writes the markers of decided transactions, and tells their shard when all markers are committed.
 
-Retries until each partition has its marker, or is deleted. If the coordinator is lost or loaded again, the next load asks for
-the markers again, and partitions accept a repeated marker.
+Retries until each partition has its marker, or is deleted. If the coordinator is lost or loaded again, the next load writes the
+markers again, and partitions accept a repeated marker.
 
 Invariant: one task per transaction. It ends when the transaction is completed, when its coordinator is gone, or when a
 partition knows a newer coordinator, which then decides, as in Kafka. A partition that knows a later epoch of the producer needs
-no marker: the transaction has ended there, and the coordinator has lost its records of that. Kafka's coordinator stops in that
-case, and no other producer can begin under the id.
+no marker: the transaction has ended there, and the coordinator has lost its records of that end. Kafka's coordinator stops in
+that case, and no other producer can begin under the id.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Markers of all transactions that are written in one turn of the loop, a fraction of a millisecond.
+#: Markers that are written in one turn of the event loop, over all transactions. They take a fraction of a millisecond.
 MARKERS_A_TURN = 16
 
 
 class MarkedPartition(Protocol):
-    """A partition that takes markers (`Partition`): LogError if it does not lead, or a newer coordinator's epoch was seen."""
+    """A partition that accepts markers (`Partition`)."""
 
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended: ...
 
 
 class MarkersElsewhere(Protocol):
-    """The brokers that lead the partitions which this one does not (`Peers`)."""
+    """The brokers that lead partitions which this broker does not lead (`Peers`)."""
 
     def leader_of(self, partition: TopicPartition) -> int | None: ...
 
@@ -78,7 +78,7 @@ class _MarkerTurns:
     async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
         """The partitions, each once its marker may be written."""
         for partition in partitions:
-            self._plan()  # also if it waits: all others of this turn may be cancelled before they plan the next one
+            self._plan()  # even if this one waits: all others of this turn may be cancelled before they plan the next turn
             if self._waiting or not self._left:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
@@ -134,14 +134,14 @@ class TransactionMarkers:
         self._turns = _MarkerTurns()
 
     def decided(self, host: ShardHost[TransactionShard]) -> None:
-        """Some of the shard's records are committed. The decisions among them are carried out after their answers are sent."""
+        """Some of the shard's records are committed. Carries out their decisions after the answers are sent."""
         asyncio.get_running_loop().call_soon(self._begin, host)
 
     def _begin(self, host: ShardHost[TransactionShard]) -> None:
         try:
             prepared = host.look(lambda shard: shard.prepared())
         except LogError:
-            return  # it is being loaded again, or another node has it
+            return  # the shard is being loaded again, or another node has it
         self._start(host, deque(prepared))
 
     def _start(self, host: ShardHost[TransactionShard], prepared: deque[Markers]) -> None:
@@ -194,7 +194,7 @@ class TransactionMarkers:
         except TransactionCoordinatorFenced as error:
             _say_refused(markers, error)
         except LogError:
-            return  # the coordinator is gone; the next one asks for the markers again
+            return  # the coordinator is gone; the next one writes the markers again
 
     def _refused_completion(self, host: ShardHost[TransactionShard], markers: Markers) -> LogError | None:
         """The error if the completion cannot be recorded yet: the disk is full, or the record is too large. None once it is
@@ -232,7 +232,7 @@ class TransactionMarkers:
                 waiting.append((partition, done))
         for partition, done in waiting:
             try:
-                await asyncio.shield(done)  # the partition's producers and readers wait for it, too
+                await asyncio.shield(done)  # a group's shard may wait for the same future
             except LogError as error:
                 if self._is_wanted(partition, error):
                     left.append(partition)
@@ -270,7 +270,7 @@ class TransactionMarkers:
                 waiting.append((partition, done))
         for partition, done in waiting:
             try:
-                await asyncio.shield(done)  # the partition's producers and readers wait for it, too
+                await asyncio.shield(done)  # a group's shard may wait for the same future
             except LogError as error:
                 refused.append((partition, as_value(_of_partition(partition, error))))
         return refused
@@ -285,7 +285,7 @@ class TransactionMarkers:
         )
 
     def _is_wanted(self, partition: TopicPartition, error: LogError) -> bool:
-        """False once the partition is deleted: it needs no marker."""
+        """Whether the partition still needs a marker: it does unless it is deleted."""
         return not isinstance(error, UnknownTopicOrPartition) or self._existing.has(*partition)
 
     async def close(self) -> None:

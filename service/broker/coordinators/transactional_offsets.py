@@ -1,7 +1,7 @@
 """Lets a producer's transaction begin in a partition of `__consumer_offsets`, before its offsets are committed there.
 
-`append_lane.py` does the same for batches of clients. A producer's commits have no sequence numbers, so their order needs no
-queue.
+`append_lane.py` does the same for batches of clients. A producer's offset commits have no sequence numbers, so no queue has to
+keep their order.
 """
 
 from __future__ import annotations
