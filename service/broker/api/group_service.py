@@ -1,7 +1,7 @@
 """The contract's `Groups`: sends each request to the shard that keeps its group, if this broker coordinates it.
 
-Topics are resolved here, before a shard sees them: partitions that the cluster does not have are refused, ids become names.
-Invariant: no request waits in a task of its own; an answer is the shard's future, or one that completes with it.
+Topics are resolved here, before a shard sees them: partitions that the cluster does not have are refused, and ids become names.
+Most requests need no task of their own: the answer is the shard's future, or one that completes with it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartiti
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Requests that refuse the empty group id; the others take it, for old clients.
+#: Requests that refuse the empty group id; the others accept it, for old clients.
 _NAMED = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit, OffsetDelete)
 
 Answer = TypeVar("Answer")
@@ -108,7 +108,7 @@ class GroupService:
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
         known, refusals = self._resolved(request.topics)
-        if known and request.group:  # else they are all refused below, and an empty transaction must not begin
+        if known and request.group:  # else all commits are refused below, and must not begin an empty transaction
             try:
                 await self._transactional.enter(self._host(request.group).partition, request)
             except LogError as error:
@@ -122,7 +122,7 @@ class GroupService:
         self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[OffsetsCommitted]:
         known, refusals = self._resolved(request.topics)
-        if not known:  # as in Kafka no group is made for it
+        if not known:  # as in Kafka, such a request creates no group
             return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))
         answer = self._ask(request._replace(topics=known), caller, producer)
         if not refusals:
@@ -157,7 +157,7 @@ class GroupService:
             turn.leave()
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
-        """Partitions that the cluster does not have are refused; the request still goes to the group."""
+        """Refuses partitions that the cluster does not have. The request still goes to the group."""
         refusals: dict[tuple[int, int], LogError] = {}
         known = []
         for at, topic in enumerate(request.topics):
@@ -219,7 +219,7 @@ class GroupService:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def _are_known(self, topics: Sequence[TopicCommit]) -> bool:
-        """The common case: each topic is named, and has all its partitions; there is at least one."""
+        """Whether each topic is named and has all its partitions, and there is at least one topic: the common case."""
         for topic, commits, topic_id in topics:
             if topic_id is not None or not commits:
                 return False
@@ -250,7 +250,7 @@ class GroupService:
         return known, refusals
 
     def _named(self, asked: TopicPartitionIndexes) -> TopicPartitionIndexes:
-        """With its topic's name; "" if no topic has the id."""
+        """The request with its topic's name; with "" if no topic has the id."""
         if asked.topic_id is None:
             return asked
         return asked._replace(topic=self._topics.name_of(asked.topic_id) or "")
@@ -282,7 +282,7 @@ def _unknown(asked: TopicPartitionIndexes) -> FetchedTopic:
 def _with_refusals(
     asked: Sequence[TopicCommit], done: OffsetsCommitted, refusals: Mapping[tuple[int, int], LogError]
 ) -> OffsetsCommitted:
-    """The answer in the request's order, with the partitions that no shard saw."""
+    """The answer in the request's order, including the refusals of partitions that no shard saw."""
     rows = [(topic.topic, topic.topic_id, [each.partition for each in topic.partitions]) for topic in asked]
     return OffsetsCommitted(_merged(rows, done.topics, refusals))
 

@@ -41,8 +41,8 @@ from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId
 
 
 class LogService:
-    """Appends, fetches, offset lookups and deletion of records. A LogError concerns one partition, and is that partition's
-    answer; the others are not affected. `fetch_max_bytes` bounds a fetch's answer in bytes."""
+    """Appends, fetches, offset lookups and deletion of records. A LogError is the answer for one partition and does not affect
+    the others. `fetch_max_bytes` bounds a fetch's answer in bytes."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Repairs manifests after a store went backwards and shows less than this node has seen (`storage_tiers…manifest.repair`).
 
-This node's evidence is its last saved manifest and the log on its disk. The manifest that a repair commits is saved and current
-before any other request for the partition. After a crash between commit and save, the store's manifest does not
-continue the saved one. A second repair accepts the store's manifest if none of its objects is missing.
+This node's evidence is its last saved manifest and the log on its disk. A repair saves the manifest that it commits, and makes
+it current before any other request for the partition. After a crash between commit and save, the store's manifest does not
+continue the saved one. Then a second repair accepts the store's manifest if none of its objects is missing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Repairing:
 
 
 def _why_closed(access: StoreAccess) -> str:
-    """Why writing is not allowed; empty if it is. Raises TierUnavailable while the store has not answered."""
+    """The reason why this node may not write; empty if it may. Raises TierUnavailable while the store has not answered."""
     if access.behind is not None:
         return f"cluster.json comes first: `tidelog cold repair --cluster`. {access.behind}"
     if access.writer is None:
@@ -124,8 +124,8 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. Commits must have existed
-    if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
+    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. The partition must have
+    had commits if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

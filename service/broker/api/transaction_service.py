@@ -42,7 +42,7 @@ CHECKED = 500
 
 
 class WritesMarkers(Protocol):
-    """The partitions of this node (`TransactionMarkers`)."""
+    """Writes markers into partitions of this node (`TransactionMarkers`)."""
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]: ...
 
@@ -82,7 +82,7 @@ class TransactionService:
         return answer
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
-        """Clients may not name internal topics. Brokers add the internal topics that offsets are committed to; they use
+        """Clients may not name internal topics. Brokers add the internal topic to which offsets are committed. They use
         EPOCH_PER_TRANSACTION or only verify."""
         checks = self._refused(request)
         try:
@@ -107,7 +107,7 @@ class TransactionService:
         return answer
 
     def _refused(self, request: AddPartitions) -> Generator[None, None, PartitionsAdded | None]:
-        """The answer if one of the partitions cannot be added, else None. CHECKED partitions are a step."""
+        """Returns the answer if one of the partitions cannot be added, else None. Yields after every CHECKED partitions."""
         is_client = request.client_version < EPOCH_PER_TRANSACTION and not request.verify_only
         refusals: dict[TopicPartition, LogError] = {}
         for number, each in enumerate(request.partitions, 1):
@@ -148,7 +148,7 @@ class TransactionService:
         return self._ask(request, caller)
 
     async def _end_with_new_id(self, request: EndTransaction, caller: Caller) -> TransactionEnded:
-        """The producer's id has no epoch left: the next transaction begins under another id."""
+        """Ends a transaction whose producer id has no epoch left. The next transaction begins under another id."""
         asked = request._replace(spare_producer_id=await self._next_id())
         answer: TransactionEnded = await self._ask(asked, caller)
         return answer

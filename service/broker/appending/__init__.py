@@ -1,2 +1,2 @@
-"""Clients' batches on their way into a partition: at once, by threads, or after a coordinator was asked. May import
-`background` and `partition`."""
+"""Appends clients' batches: at once, by threads, or after a request to a coordinator. May import `background` and
+`partition`."""

@@ -1,13 +1,14 @@
 """Holds transactional batches until the coordinator has confirmed that the partition belongs to the transaction (KIP-890).
 
-Only the batch that begins the transaction in its partition needs this; the later ones find it open. The batches of one request
-are verified together.
+Only the batch that begins the transaction in its partition needs this; later batches find the transaction open. The batches of
+one request are verified together.
 
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
-is here; batches of other producers, markers and coordinators pass. Waiting batches hold copies of their bytes (large ones the
-sender's) within VERIFYING_BYTES for the whole node; beyond it producers get a retriable error. How long a batch waits is
-bounded by the coordinator, which answers within seconds or refuses. When the node stops leading the partition, all waiting
-batches fail at once with the partition's error. A batch that has left the lane gets its own answer.
+waits here. Batches of other producers, markers and coordinators' records pass them. A waiting batch keeps a copy of its bytes,
+or the sender's buffer if it is large. These take at most VERIFYING_BYTES for the whole node; beyond that, producers get a
+retriable error. A batch waits only for seconds, because the coordinator answers or refuses within that time. When the node
+stops leading the partition, all waiting batches fail at once with the partition's error. A batch that is being appended gets
+the answer of its append.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from storage_tiers.errors import LogError, NotEnoughReplicas, RequestTimedOut
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
 from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL_MASK
 
-#: Bytes of batches that wait for a coordinator's answer.
+#: Most bytes of batches that wait for a coordinator's answer.
 VERIFYING_BYTES = 64 << 20
 _PRODUCER = struct.Struct(">qhi")
 #: Errors that older clients do not retry; they get a retriable one instead (Kafka: ReplicaManager.handleProduceAppend).
@@ -144,7 +145,7 @@ class AppendLane:
     ) -> None:
         """Appends the batch later. `done` receives the log's result. `refused` receives the error if the batch never reaches
         the log: a coordinator's, or RequestTimedOut if too many bytes already wait. Call `begin` after the last batch of a
-        request. The partition must take records now."""
+        request. The partition must accept records now."""
         if self.held_bytes + len(batch) > VERIFYING_BYTES:
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait for coordinators; send again"
             refused(RequestTimedOut(text), batch)
@@ -226,7 +227,7 @@ class AppendLane:
         queue.jobs.popleft()
         self._release(job)
         if queue.jobs:
-            # In a turn of its own: a long queue would recurse once for each batch.
+            # In a separate turn of the event loop. Otherwise a long queue would recurse once for each batch.
             asyncio.get_running_loop().call_soon(self._begin_next, queue.jobs[0])
         else:
             self._forget(key, queue)

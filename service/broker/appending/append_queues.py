@@ -1,17 +1,19 @@
-"""Hands slow appends from the event loop to threads: batches that take long to validate, and larger ones to be written.
+"""Moves slow appends from the event loop to threads: the validation of batches that take long, and the writes of larger ones.
 
 A batch of 2 KB can inflate to 64 MB. Naming the invalid records of a refused batch takes 10 ms. Recompressing a megabyte in the
-topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. Where the page
-cache is slow, copying 64 KiB to it is more than half of a request's cost: threads do it then (`WriteCost`), while the loop
+topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. If the page
+cache is slow, copying 64 KiB to it is more than half of a request's cost. Then threads do it (`WriteCost`), while the loop
 receives, checks and answers requests.
 
-Invariants: the batches of one producer are appended to a partition in the order of their arrival, including small ones while
-others wait, and so are all batches without a producer id, since a connection is not known here. Batches of other producers,
-markers and coordinators pass those that are being validated. Each partition writes one batch at a time, and the batch joins the
-log only when the loop commits it there. If a batch fails, the next one still has its turn. Waiting batches hold copies of
-their bytes (large ones the sender's) within MAX_HELD_BYTES for the whole node; beyond it producers get a retriable error.
-Batches that need no validation wait within WRITING_BYTES; beyond it the loop itself writes them, unless they wait behind one of
-their producer that is being validated, or behind a large one. The loop spends at most SLICE_S a turn on one queue.
+Invariants: the batches of one producer are appended to a partition in the order of their arrival; a small batch, too, waits
+for earlier ones. The same holds for all batches without a producer id, because their connections are not known here. Batches of
+other producers, markers and coordinators' records pass those that are being validated. Each partition writes one batch at a
+time, and the batch joins the log only when the loop commits it there. If a batch fails, the next one still has its turn.
+
+A waiting batch keeps a copy of its bytes, or the sender's buffer if it is large. These take at most MAX_HELD_BYTES for the
+whole node; beyond that, producers get a retriable error. Batches that need no validation take at most WRITING_BYTES of it.
+Beyond that, the loop itself writes them, unless they wait behind a batch of their producer that is being validated, or behind
+a large one. The loop spends at most SLICE_S a turn on one queue.
 
 Not promised: that log append times rise with offsets when several producers' batches are recompressed; that a batch to be
 recompressed finds a free thread.
@@ -48,13 +50,13 @@ log = logging.getLogger(__name__)
 VALIDATING_THREADS = 2
 #: Batches handed to validating threads: one per thread, and as many queued behind them.
 _GIVEN = 2 * VALIDATING_THREADS
-#: Bytes of validated and recompressed batches that wait to be appended; beyond it no other batch is validated.
+#: Bytes of recompressed batches that wait to be appended; beyond that, no other batch is validated.
 VALIDATED_BYTES = 64 << 20
 #: Batches written by threads at the same time.
 WRITING_THREADS = 2
-#: Bytes of batches that wait, as they were sent; beyond it producers get a retriable error.
+#: Bytes of waiting batches, as they were sent; beyond that, producers get a retriable error.
 MAX_HELD_BYTES = 256 << 20
-#: Bytes among them of batches that need no validation.
+#: Bytes of those among them that need no validation.
 WRITING_BYTES = 16 << 20
 
 #: Called on the loop with the result of an append and the bytes that were kept of it.
@@ -92,7 +94,7 @@ class WriteCost:
         self._since_probe = 0
 
     def took(self, size: int, seconds: float) -> None:
-        """Notes an append of `size` bytes. A sample is capped, since the thread may have waited for a processor."""
+        """Counts an append of `size` bytes. A sample is capped, so that a single outlier does not decide."""
         cost = min(seconds * 1e9 / size, _MOST_S_PER_GB)
         self.s_per_gb += (cost - self.s_per_gb) * (_WEIGHT_OF_PROBE if self.is_slow else _WEIGHT)
         self.is_slow = self.s_per_gb > (FAST_S_PER_GB if self.is_slow else SLOW_S_PER_GB)
@@ -155,8 +157,8 @@ class _Append:
 
 
 class _PartitionQueue:
-    """The batches of one partition, in order for each producer. `ready` are those that are validated and first of their
-    producer, in the order in which they became that; its head is being appended."""
+    """The batches of one partition, in order for each producer. `ready` has those that are validated and the first of their
+    producer, in the order in which they became ready. Its head is being appended."""
 
     __slots__ = ("of_producer", "ready")
 
@@ -165,7 +167,7 @@ class _PartitionQueue:
         self.ready: deque[_Append] = deque()
 
     def must_wait(self, producer_id: int) -> bool:
-        """Whether a batch of this producer would have others before it."""
+        """Whether a batch of this producer has to wait for others."""
         return bool(self.ready) or producer_id in self.of_producer
 
     def add(self, job: _Append) -> None:
@@ -197,7 +199,7 @@ class AppendQueues:
         self._queues: dict[Partition, _PartitionQueue] = {}
         #: Bytes of waiting batches, as they are kept.
         self.held_bytes = 0
-        #: Bytes among them of batches that need no validation.
+        #: Bytes of those among them that need no validation.
         self.writing_bytes = 0
         #: Batches that threads have been given to write so far.
         self.written_by_threads = 0
@@ -310,7 +312,7 @@ class AppendQueues:
             del handed, job, write  # else the batch would stay in memory until the next one arrives
 
     def _report(self, job: _Append, write: BatchWrite | None) -> None:
-        """Callable from any thread. Wakes the loop once for all work finished until it looks."""
+        """May be called from any thread. Wakes the loop once for all work that is finished before it runs."""
         self._ready.append((job, write))
         if not self._is_woken:
             self._is_woken = True
@@ -403,7 +405,7 @@ class AppendQueues:
         job.forget()
         self._validate_more()
 
-    # --- of one of them -----------------------------------------------------------------------------------------------
+    # --- one batch ----------------------------------------------------------------------------------------------------
     def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
         """The result of a step. An unexpected error is reported to the producer, so that the batch does not block its queue."""
         try:

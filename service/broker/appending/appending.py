@@ -1,4 +1,5 @@
-"""Appends clients' batches: at once, by threads (`append_queues.py`), or after a coordinator was asked (`append_lane.py`)."""
+"""Appends clients' batches: at once, by threads (`append_queues.py`), or after a request to a coordinator
+(`append_lane.py`)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from storage_tiers.errors import (
 
 log = logging.getLogger(__name__)
 
-#: Refusals that leave the log start out (Kafka: ReplicaManager.appendRecordsToLeader).
+#: Errors that are answered without the log start (Kafka: ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = (
     CorruptRecord,
     InvalidTopic,
@@ -50,8 +51,8 @@ _UNKNOWN = LogError("the broker did not answer")
 
 
 class _DelayedAnswers:
-    """The answers of a delayed append request: threads still work on some batches, or the filling disk slows producers. Work in
-    threads completes even if the caller has gone."""
+    """The answers of a delayed append request. Some of its batches are still with threads or coordinators, or the filling disk
+    slows producers. The work in threads completes even if the caller has disconnected."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -62,7 +63,7 @@ class _DelayedAnswers:
         refusal: Callable[[LogError, Partition, memoryview], LogError],
     ) -> None:
         self.answers = answers
-        #: Number of answers on which threads still work.
+        #: Number of answers that are not known yet.
         self.left = 0
         self._disk = disk
         self._refusal = refusal
@@ -172,7 +173,7 @@ class Appending:
         return answers
 
     def _at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
-        """None if the batch is for the queues."""
+        """Appends the batch. None if it has to go through the queues."""
         if partition.queues:
             return None
         try:

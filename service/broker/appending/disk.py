@@ -1,8 +1,9 @@
 """The disk watermarks, which keep a long store outage from filling the disk.
 
 Nothing may be evicted while the object store is unavailable. So produce runs at full speed until the data directory's file
-system is `slow_at` full, is slowed between there and `refuse_at`, and is refused above: reads, offloads and eviction need the
-rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), whose space serves to free more space.
+system is `slow_at` full, and is slowed between there and `refuse_at`. Above that it is refused, because reads, offloads and
+eviction need the rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), because that space is
+needed to free more space.
 
 Coordinators' records and transaction markers are neither slowed nor refused there, because groups must keep working while their
 producers wait. They have a reserve: COORDINATOR_RESERVE of the space above `refuse_at`. Once it is used, they are refused too.
@@ -46,8 +47,8 @@ class Watermarks:
 
 class DiskGuard:
     """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
-    producers' requests that were held back, and their batches that were refused, since the start. `no_room` is the error with
-    which coordinators' records and markers are refused now, None while they are taken."""
+    producers' requests that were delayed, and their batches that were refused, since the start. `no_room` is the error with
+    which coordinators' records and markers are refused now; None while they are accepted."""
 
     __slots__ = (
         "_ballast",
@@ -156,7 +157,7 @@ class DiskGuard:
     def admit(self) -> None:
         if self._refusal is not None:
             self.refused += 1
-            raise self._refusal.with_traceback(None)  # one error for every batch: it must not gather tracebacks
+            raise self._refusal.with_traceback(None)  # one error for all batches, which must not collect tracebacks
 
     def admit_marker(self) -> None:
         """StorageError while coordinators' records and markers are refused."""

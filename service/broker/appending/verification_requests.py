@@ -35,8 +35,9 @@ class AsksCoordinator(Protocol):
 
 def check_decided_before(partition: Partition, producer: ProducerIdAndEpoch) -> None:
     """Raises NotEnoughReplicas if an older-epoch transaction of the producer has been open here since before this leadership.
-    Its marker was most likely lost with a disk. The coordinator is then not asked: it would add the partition to the present
-    transaction, which it cannot end here, and every tool would mistake the earlier transaction for the present one."""
+    Its marker was most likely lost with a disk. Then no request is sent to the coordinator. It would add the partition to the
+    present transaction, which it could not end here, and every tool would mistake the earlier transaction for the present
+    one."""
     partition.log.hot.end.producers.check_decided(*producer, below=partition.state.epoch_start)
 
 

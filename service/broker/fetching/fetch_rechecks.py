@@ -1,11 +1,11 @@
 """Bounds the time that waiting fetches take from each turn of the event loop.
 
-A record wakes every fetch that waits for its partition, and each reads all of its partitions again: for two thousand fetches
-of two hundred partitions that takes seconds. A recheck runs at once while the turn has time left for rechecks. Otherwise it
-waits in line, once, however often it is woken meanwhile.
+A record wakes every fetch that waits for its partition, and each reads all of its partitions again. For two thousand fetches
+of two hundred partitions that takes seconds. A recheck runs at once while the turn has time left for rechecks. Otherwise it is
+queued, only once even if its fetch is woken several times meanwhile.
 
-Invariant: a fetch of few partitions never waits behind fetches of many. Each of the two lines gets half of the time for
-rechecks, and the unused part of the other's half.
+Invariant: a fetch of few partitions never waits behind fetches of many. There is a queue for each of the two. Each queue gets
+half of the time for rechecks, and the unused part of the other's half.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FetchRechecks:
 
     @property
     def waiting(self) -> int:
-        """Rechecks in line."""
+        """The number of queued rechecks."""
         return len(self._few) + len(self._many)
 
     def add(self, recheck: Recheck, partitions: int) -> None:

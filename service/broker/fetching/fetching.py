@@ -1,4 +1,4 @@
-"""Answers fetches: at once if enough data is there, else when a partition moves, a chunk arrives, or the wait time ends.
+"""Answers fetches: at once if enough data is available, else when a partition advances, a chunk arrives, or the wait time ends.
 
 A waiting fetch holds no task: it is a future, a timer, and a callback in the partitions it watches. Each attempt reads all
 partitions again, so an answer is one consistent pass. Uncached cold data is fetched in the background and never delays the hot
@@ -58,7 +58,8 @@ class Attempt:
         self.failed = 0
         self.given: list[tuple[Partition, int, bool]] = []
         self.refused: list[Partition] = []
-        self.ready = False  # answered at once: an error, a diverging epoch, a reader behind the newest segment
+        #: Whether to answer at once: for an error, a diverging epoch, or a reader behind the newest segment.
+        self.ready = False
 
     def count(self, read: BytesRead) -> None:
         """Counts this attempt, which is the answer."""
@@ -87,7 +88,7 @@ class Attempt:
 
 def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE, *, is_first: bool = False) -> Attempt:
     """Reads the data available now, in request order, at most `max_bytes` (but at least one batch) in all. Partitions whose
-    index is in `failed` are answered with that error instead. `is_first` counts the partitions as asked for."""
+    index is in `failed` are answered with that error instead. With `is_first`, the partitions count as requested."""
     taken = Attempt()
     attempt_some(taken, fetch, locate, fetch.partitions, 0, failed, is_first=is_first)
     return taken
@@ -162,7 +163,7 @@ def _read_one(
 ) -> Fetched:
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
-    # As in Kafka the epoch comes before the leader, and a negative one means none.
+    # As in Kafka, the epoch is checked before the leader, and a negative epoch means none.
     if wanted.current_leader_epoch >= 0:
         partition.check_epoch(wanted.current_leader_epoch)
     partition.check_readable()
@@ -236,7 +237,7 @@ class Misses:
         """The fetch has ended."""
         for waiter in self._indexes:
             waiter.remove_done_callback(self._arrived)
-        # It refers to the fetch, which refers to this: full collections are so rare that such cycles would take gigabytes.
+        # Breaks the reference cycle with the fetch. Full collections are so rare that such cycles would take gigabytes.
         self._hydrated = _nobody
 
 
@@ -253,7 +254,7 @@ class DelayedFetch:
         self._locate = locate
         self._read = read
         self._rechecks = rechecks
-        #: Whether a look is due, whether it is the last one, and the failures since the last look by index.
+        #: Whether an attempt is due, whether it is the last one, and the failures since the last attempt, by index.
         self._is_due = self._is_late = False
         self._failed: dict[int, LogError] = {}
         self._watched: list[Partition] = []

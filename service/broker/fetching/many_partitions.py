@@ -1,7 +1,7 @@
-"""Answers fetches of many partitions as `fetching.py` does, but each attempt runs in slices of the event loop.
+"""Answers fetches of many partitions as `fetching.py` does, but each attempt runs in slices of the event loop's time.
 
-Each fetch has one task, which waits and looks again. If a partition moves during a look, another look follows. So one answer
-does not show all partitions at one moment, which is not promised across partitions.
+Each fetch has one task, which waits and tries again. If a partition advances during an attempt, another attempt follows. Not
+promised: that an answer shows all partitions at the same moment.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ManyFetch:
             raise
 
     async def _watch_all(self) -> None:
-        """Registers with all partitions; runs before the first look, so that no change is missed."""
+        """Registers with all partitions. Runs before the first attempt, so that no change is missed."""
         turn = self._scheduler.turn()
         notify = self._moved.set  # one object for all partitions
         try:
@@ -88,7 +88,7 @@ class ManyFetch:
                 try:
                     partition = self._locate(wanted.partition)
                 except LogError:
-                    # The answer carries the error, and comes at once.
+                    # The first attempt answers at once, with this error.
                     return
                 partition.waiters.add(notify)
                 self._watched.append(partition)
