@@ -207,7 +207,7 @@ class TopicService:
 
 
 class _Descriptions(Sequence[TopicDescription | LogError]):
-    """Descriptions that are built on access, because building thousands at once would block the loop."""
+    """Descriptions that are built on access, because building thousands at once would block the event loop."""
 
     def __init__(self, topics: tuple[TopicImage, ...], brokers: Mapping[int, BrokerImage]) -> None:
         self._topics = topics

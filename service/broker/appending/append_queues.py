@@ -1,4 +1,4 @@
-"""Moves slow appends from the event loop to threads: the validation of batches that take long, and the writes of larger ones.
+"""Moves slow appends from the event loop to threads: long validations, and writes of larger batches.
 
 A batch of 2 KB can inflate to 64 MB. Naming the invalid records of a refused batch takes 10 ms. Recompressing a megabyte in the
 topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. If the page

@@ -89,7 +89,7 @@ class DiskGuard:
         self.judge(1 - stat.f_bavail / available if available else 1.0)
 
     def judge(self, used: float) -> None:
-        """Decides from the used share of the disk, 0..1."""
+        """Sets the throttle and the refusals from the used share of the disk, 0..1."""
         self.used = used
         self._judge_producers(used)
         self._judge_coordinators(used)
@@ -137,7 +137,7 @@ class DiskGuard:
 
     @property
     def refusal(self) -> str:
-        """Why produce is refused, or empty."""
+        """The reason why produce is refused; empty if it is accepted."""
         return "" if self._refusal is None else str(self._refusal)
 
     def _refuse_for_ballast(self) -> None:

@@ -53,7 +53,7 @@ def not_offloaded(
     """The error of a timed-out wait for offloads. `late` has the partitions that still lack records below these ends in the
     bucket. `behind` returns the reason why the store has less of a partition than it had. Such a store needs repair, and a
     retry would not help."""
-    said = f"after {timeout_ms} ms not everything of {', '.join(str(each.partition) for each in late)} is in the bucket"
+    said = f"after {timeout_ms} ms the bucket still lacks records of {', '.join(str(each.partition) for each in late)}"
     reason = next((why for each in late if (why := behind(each)) is not None), None)
     if reason is not None:
         return RequestTimedOut(f"{said}: {reason}")

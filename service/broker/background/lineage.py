@@ -4,7 +4,8 @@ The manifest seen is the last one accepted and saved beside the partition's segm
 a digest of it, and the answer may be StoreBehind. From then on nothing of the partition is evicted, expired, swept or committed
 until the store again shows a manifest that contains the one seen. Appends and reads continue meanwhile.
 
-Not promised: a store that went backwards is not noticed before the next request. Every deletion and eviction makes one first.
+Not promised: that a store that went backwards is noticed at once. The next request notices it, and every deletion and eviction
+makes a request first.
 """
 
 from __future__ import annotations

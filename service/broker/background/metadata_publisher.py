@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 def publish_to(
     metadata: Metadata, assignment: Assignment, topic_files: TopicFiles, on_fatal: Callable[[LogError], None]
 ) -> None:
-    """Subscribes to `metadata`. Each change is applied before its request is answered. A defect ends in `on_fatal`, because the
-    node would serve outdated state."""
+    """Subscribes to `metadata`. Each change is applied before its request is answered. `on_fatal` is called on a defect,
+    because the node would serve outdated state."""
 
     def changed(image: MetadataImage, changes: Changes) -> None:
         try:

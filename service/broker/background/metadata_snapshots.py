@@ -45,8 +45,8 @@ class MetadataSnapshots:
         interval_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """While a snapshot is uploaded, its file is in `directory`. That must not be the cache's directory. When a tier process
-        ends, it loses all files but chunks, and an idle tier process may end when a snapshot is due."""
+        """While a snapshot is uploaded, its file is in `directory`. That must not be the cache's directory: when a tier process
+        ends, all files there except chunks are removed, and an idle tier process may end when a snapshot is due."""
         self._metadata = metadata
         self._access = access
         self._path = os.path.join(directory, FILE_NAME)

@@ -91,12 +91,12 @@ class Moving:
                     self._work.request(found)
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
-        """A move may have begun under another leader epoch, or before this start."""
+        """Resumes a move that has begun under another leader epoch, or before this start."""
         self._unanswered.pop(partition, None)  # a consent under an earlier epoch is refused
         if self._placed(partition) is not None:
             self._work.request(partition)
         if partition.is_recovering and partition.log.hot.end_offset < partition.moved_end:
-            self._tiering.kick(partition)  # without waiting for the next round: it serves no client until then
+            self._tiering.kick(partition)  # at once, because it serves no client before it is compared
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
         if self._unanswered.pop(partition, None) is not None:

@@ -4,8 +4,8 @@ With an older copy of the metadata, a node would create a topic or partition tha
 existing one would count as deleted. Under the same id, offsets would be assigned a second time. `topic.json` reveals an older
 copy: it records the metadata of its writer, and metadata never goes backwards.
 
-Not promised: changes that are in no `topic.json` are not noticed, such as a topic that was created in the last second before
-the original stopped. Configs that changed since the copy keep their old values.
+Not promised: that changes in no `topic.json` are noticed, such as a topic that was created in the last second before the
+original stopped; that configs which changed since the copy have their new values.
 """
 
 from __future__ import annotations

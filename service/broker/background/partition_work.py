@@ -1,8 +1,8 @@
 """Background work on partitions: at most one task per partition, repeated if requested meanwhile, and slowed by a back-off
 after failures.
 
-A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: any limit of tasks
-but the number of partitions. The work itself limits its use of scarce resources.
+A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: a limit on tasks
+other than the number of partitions. The work itself limits its use of scarce resources.
 """
 
 from __future__ import annotations

@@ -250,9 +250,9 @@ class StoreAccess:
         if any(keys.is_key(each.key) for each in listed.keys):
             return ""
         return (
-            f"the store holds nothing of cluster {image.cluster_id}, so nothing is written there: it is another store than the "
-            "one that this node has written to, or it was emptied. Check --store, its prefix, and --s3-endpoint, and correct "
-            "them. If they are right, put the bucket back"
+            f"the store holds nothing of cluster {image.cluster_id}, so nothing is written there: it is not the store to which "
+            "this node has written, or it was emptied. Check --store, its prefix, and --s3-endpoint, and correct them. If they "
+            "are right, put the bucket back"
         )
 
     async def _open(self) -> None:

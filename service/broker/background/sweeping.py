@@ -10,8 +10,8 @@ thousand objects, plus one listing of unfinished uploads.
 Invariants: a round that the store interrupts continues where it stopped. A partition that fails, or whose keys are too young
 to judge, is examined again from the same point and delays no other partition.
 
-Not promised: a manifest that went backwards or was removed is not noticed before the next listing or the next use. A restart
-loses the progress.
+Not promised: that a manifest that went backwards or was removed is noticed before the next listing or the next use; that
+progress survives a restart.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
 
 
 def coordinated_topics(broker: BrokerConfigs) -> CoordinatedTopics:
-    """The topics of coordinators, which FindCoordinator and Metadata thus create with the same configs. With the broker's
-    defaults, `__consumer_offsets` would lose offsets to retention."""
+    """The topics of coordinators. FindCoordinator and Metadata both create them with these configs. With the broker's defaults,
+    `__consumer_offsets` would lose offsets to retention."""
     return {CONSUMER_OFFSETS: partial(_offsets_topic, broker), TRANSACTION_STATE: partial(_transactions_topic, broker)}
 
 

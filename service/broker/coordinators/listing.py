@@ -1,7 +1,7 @@
-"""Walks all shards of a coordinator for a list of what they have, in slices of the event loop.
+"""Collects a list from all shards of a coordinator, in slices of the event loop's time.
 
-A node may have millions of groups. The list is no snapshot: groups that come or go meanwhile may be missing or listed. Kafka,
-too, asks one shard after another.
+A node may have millions of groups. The list is not a snapshot: a group that is created or removed meanwhile may be in it or
+not. Kafka, too, queries one shard after another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Turn
 
-#: Names between two looks at the clock.
+#: Names between two checks of the clock.
 _LOOK = 64
 
 State = TypeVar("State", bound=Shard)

@@ -208,7 +208,7 @@ class OffsetExpiry:
         return found
 
     def _exists(self, partition: TopicPartition) -> bool:
-        """Whether the partition exists, because a topic with the name of the deleted one has been created."""
+        """Whether the partition exists again, in a new topic with the name of the deleted one."""
         return self._existing.has(partition.topic, partition.partition)
 
     def _changed(self, image: MetadataImage, changes: Changes) -> None:

@@ -1,7 +1,7 @@
 """Ends transactions whose records, or whose coordinator's records, were lost with a disk.
 
 After a disk failure or a take-over a partition may end earlier than before and lack records of an open transaction. If the
-client committed this transaction, it would believe them committed. So the transaction is aborted. A partition of
+client committed the transaction, it would believe the lost records committed. So the transaction is aborted. A partition of
 `__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers have received since,
 so other partitions would refuse the epochs that it still knows. And it does not know which transactions began or ended
 since. Each of its transactional ids gets a new producer id with its next producer. The open transactions of the old

@@ -24,8 +24,8 @@ Locate = Callable[[TopicPartition], Partition]
 
 _NONE: Mapping[int, LogError] = {}
 
-#: Partitions of one fetch that are read from the bucket at a time, in request order. Their cached data fits in memory beside
-#: other fetches'; with thousands, the first would be evicted before the last arrives, on every attempt.
+#: Partitions of one fetch that are read from the bucket at a time, in request order. Their cached data fits into memory beside
+#: that of other fetches. With thousands, the first would be evicted before the last arrives, on every attempt.
 MAX_MISSES = 128
 
 
@@ -209,8 +209,8 @@ def _read_one(
 
 
 class Misses:
-    """The chunks that a fetch waits for. When one arrives or fails, `hydrated` is called with the errors by index of the
-    partitions that waited for it."""
+    """The chunks for which a fetch waits. When a chunk arrives or fails, `hydrated` is called with the errors of the partitions
+    that waited for it, by their index in the fetch."""
 
     __slots__ = ("_hydrated", "_indexes")
 

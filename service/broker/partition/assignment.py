@@ -423,7 +423,7 @@ class Assignment:
                 self._remove_held_back(topic.topic_id, key)
 
     def _was_deleted(self, topic_id: TopicId) -> bool:
-        """Whether the metadata record the deletion of the topic. They no longer do so a long time after it."""
+        """Whether the metadata record the deletion of the topic. They drop that record after a long time."""
         return topic_id in self._seen.deleting or topic_id in self._seen.gone
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:

@@ -1,8 +1,8 @@
 """Restores a partition's facts from other files when one of its small files is damaged.
 
 Invariants: a directory is accepted as a topic's only if another file there names the topic's id; a lost log start is restored
-too low rather than too high. Not promised: if the checkpoint of log starts is damaged, records that DeleteRecords hid in a
-log without a bucket may reappear.
+too low rather than too high. Not promised: that records which DeleteRecords hid in a log without a bucket stay hidden, if the
+checkpoint of log starts is damaged.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _identify(ground: LogGround, ids: Ids | None) -> bool:
         manifest = None
     if manifest is None:
         raise StorageError(
-            f"{damaged}. If they belong to the topic whose id is {topic_id}, write the two lines `version: 0` and "
-            f"`topic_id: {topic_id}` into it: the partition opens within seconds"
+            f"{damaged}. If these records belong to the topic with the id {topic_id}, write the two lines `version: 0` and "
+            f"`topic_id: {topic_id}` into that file: the partition opens within seconds"
         ) from damaged
     try:
         write_topic_id(ground.files, directory, topic_id)

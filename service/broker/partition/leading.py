@@ -54,7 +54,7 @@ def disagrees(partition: Partition, manifest: Manifest) -> bool:
 
 
 def has_hole(partition: Partition) -> bool:
-    """Whether there is a gap between the last known manifest and the local log. The store's own manifest may close it."""
+    """Whether the last known manifest and the local log leave a gap above log start. The store's own manifest may close it."""
     hot, tier = partition.log.hot, partition.log.tier
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
@@ -86,7 +86,7 @@ async def reconcile(partition: Partition) -> None:
         manifest = await tiered.cold.manifest()
         state = await tiered.cold.newest_state(manifest)
         if tiered.tier is not tier or manifest.commit != tier.commit or agrees(partition, tier):
-            continue  # the manifest or the log has changed: look again
+            continue  # the manifest or the log has changed: compare again
         if _epoch_before(state.epochs, manifest.end) != manifest.last_record_epoch:
             raise TierCorrupt(
                 f"{partition.partition}: the manifest and its last sidecar disagree on the leader epoch before offset "

@@ -68,8 +68,8 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
 
 
 def led_again(partition: Partition, home: HomeGuard | None) -> None:
-    """Ends the opening phase of a partition that another node led last. That node may have written to the bucket, of which the
-    local disk has no trace, so the partition waits for the bucket. `home` is None without a store."""
+    """Ends the opening phase of a partition that another node led last. That node may have written to the bucket without a
+    trace on the local disk, so the partition waits for the bucket. `home` is None without a store."""
     tiered = partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None
     if (home is not None and tiered) or partition.log.hot.end_offset < partition.moved_end:
         recover_from_store(partition)

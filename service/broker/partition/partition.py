@@ -168,7 +168,7 @@ class Partition:
             self._advanced()
 
     def follow(self, leader_epoch: int, leader: int) -> None:
-        """Another node leads under this epoch, -1 for none: resigns. ValueError for an earlier epoch."""
+        """Another node leads under this epoch, none if `leader` is -1. This node resigns. ValueError for an earlier epoch."""
         self.state.new_epoch(leader_epoch)
         who = f"broker {leader} leads" if leader >= 0 else "no broker leads"
         self.resign(NotLeader(f"{self.partition}: {who} under leader epoch {leader_epoch}; refresh metadata"))
@@ -319,7 +319,7 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = CLIENT
     ) -> Appended:
         """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
-        now_ms = self._clock.steady_ms()  # ages start here; a step of the wall clock does not change them
+        now_ms = self._clock.steady_ms()  # ages count from here, unaffected by steps of the wall clock
         if origin is REPLICA:
             self.state.check_continues(header.base_offset)
             epoch = header.leader_epoch

@@ -222,7 +222,7 @@ class Partitions:
         is_empty: bool = False,
     ) -> Callable[[], HotLog]:
         """Returns a blocking function that opens the partition's log; it may run in a thread. It first takes up a log that was
-        set aside, unless the log `is_empty` at first."""
+        set aside, unless the log is to begin empty (`is_empty`)."""
         storage = self._storage
         ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(

@@ -112,7 +112,7 @@ class Cause(Enum):
 class PhaseEffect(NamedTuple):
     """The effects of an event besides the change of phase."""
 
-    #: The cause whose error its reason becomes.
+    #: The cause for which callers get its reason from then on.
     cause: Cause | None
     #: Whether pending acknowledgements fail with its reason.
     ends_acknowledgements: bool

@@ -7,7 +7,7 @@ that have ended the transactions, so that none fences producers that have begun 
 and the end to which it lowers offsets, where that differs from the note's own (`RecoveredEnd.later_ends`).
 
 Invariant: the note is durable before the partition accepts a record, and before its log is replaced by the bucket's. Not
-promised: offsets that were committed between the loss and a crash may be lowered, if the note did not name their coordinator
+promised: that offsets which were committed between the loss and a crash are kept, if the note did not name their coordinator
 by then. Their groups read those records again.
 """
 
@@ -36,7 +36,7 @@ def write_recovered_end(
     settled_in: frozenset[int] | None = None,
 ) -> None:
     """Writes the note durably. Blocking. StorageError if the disk refuses. A caller that writes in a thread passes both sets as
-    they are before it, because those of `end` may grow before the thread begins."""
+    of the last checkpoint, because those of `end` may grow before the thread begins."""
     path = _path(partition)
     lowered_in = end.lowered_in if lowered_in is None else lowered_in
     settled_in = end.settled_in if settled_in is None else settled_in

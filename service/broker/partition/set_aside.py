@@ -5,7 +5,7 @@ alone, so each broker sets those logs aside. When the newest metadata are back, 
 set aside. An empty log would assign its offsets a second time.
 
 Invariant: a log is taken up only by the partition with its topic id and number, and never replaces another directory.
-Not promised: a log whose `partition.metadata` is lost is not found. A partition that moves here begins empty and takes up none.
+A partition that moves here begins with an empty log. Not promised: that a log is found if its `partition.metadata` is lost.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class PartitionState:
         return self.leads and self.high_watermark < self.epoch_start
 
     def new_epoch(self, leader_epoch: int) -> None:
-        """ValueError for an earlier one."""
+        """Sets the leader epoch. ValueError for an earlier one."""
         self.check_epoch(leader_epoch)
         self.leader_epoch = leader_epoch
 
@@ -179,7 +179,7 @@ class PartitionState:
         return first if first < watermark else watermark
 
     def set_first_unstable(self, offset: int | None) -> bool:
-        """The offset at which the oldest unstable transaction begins, None for none. True if the last stable offset rose."""
+        """`offset` is the start of the oldest unstable transaction, None without any. True if the last stable offset rose."""
         before = self.last_stable_offset
         self.first_unstable = ALL_STABLE if offset is None else offset
         return self.last_stable_offset > before
