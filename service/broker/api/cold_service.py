@@ -1,4 +1,4 @@
-"""The contract's `Cold`: answered from the manifests that this node has seen; the tier process loads their pages."""
+"""The contract's `Cold`: it answers from the manifests that this node has seen. The tier process loads their pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract's `Features`: the levels of the metadata."""
+"""The contract's `Features`: the feature levels of the metadata."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ Found = TypeVar("Found")
 
 
 class EntersTransaction(Protocol):
-    """Producers' transactions in the groups' topic (`TransactionalOffsets`)."""
+    """Begins producers' transactions in the groups' topic (`TransactionalOffsets`)."""
 
     async def enter(self, at: TopicPartition, commit: TxnOffsetCommit) -> None: ...
 
@@ -204,7 +204,7 @@ class GroupService:
     def _ask(
         self, event: GroupEvent, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[Any]:
-        if not event.group and isinstance(event, _NAMED):  # as in Kafka, before the coordinator is looked for
+        if not event.group and isinstance(event, _NAMED):  # as in Kafka, before the coordinator is looked up
             return _refused(InvalidGroupId("the group id is empty; set group.id"))
         try:
             return self._host(event.group).ask(event, caller, producer)

@@ -1,4 +1,4 @@
-"""The contract's `Topics`: answered from the metadata image, changed through the controller."""
+"""The contract's `Topics`: it answers from the metadata image, and makes changes through the controller."""
 
 from __future__ import annotations
 

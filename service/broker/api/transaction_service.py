@@ -76,7 +76,7 @@ class TransactionService:
 
     # --- producers ----------------------------------------------------------------------------------------------------
     async def init_producer(self, request: InitProducer, caller: Caller) -> ProducerInitialized:
-        self._host(request.transactional_id)  # no id is spent on a request that belongs elsewhere
+        self._host(request.transactional_id)  # raises if another broker is the coordinator, before an id is spent
         asked = request._replace(spare_producer_id=await self._next_id())
         answer: ProducerInitialized = await self._ask(asked, caller)
         return answer

@@ -79,8 +79,8 @@ class StoreLineage:
     def asking(self, partition: Partition) -> Iterator[SeenManifest | None]:
         """Wraps a request: records StoreBehind if that is the answer, and logs it once.
 
-        The manifest of a live topic is never deleted, and a damaged one, or one of another partition, is not the one seen.
-        These answers count as StoreBehind, too. Raises TierUnavailable during a repair."""
+        The manifest of a live topic is never deleted. So a deleted manifest, a damaged one, or one of another partition counts
+        as StoreBehind, too. Raises TierUnavailable during a repair."""
         self._check_not_in_repair(partition)
         try:
             yield self.seen(partition)

@@ -79,7 +79,7 @@ class StoreAccess:
         self._rng = rng
         self.writer: ManifestWriter | None = None
         self.opened = asyncio.Event()
-        #: Set once the store has been tried, unless `run` raised; readiness reports the result.
+        #: Set after the first attempt to open the store, unless `run` raised. Readiness reports the result.
         self.tried = asyncio.Event()
         #: Set while the store shows an older `cluster.json` than this directory has written, or none.
         self.behind: StoreBehind | None = None

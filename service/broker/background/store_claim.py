@@ -5,7 +5,7 @@ compare-and-swap (`OwnClaim`). A broker of that controller claims nothing: it wr
 has confirmed in the metadata, once it has seen the same number in its own store (`ClusterClaim`). So all brokers of a cluster
 write to one bucket, and a take-over fences all of them.
 
-Invariants: no claim is made over a number that the directory does not know; a broker that knows a higher number than the store
+Invariants: no claim replaces a number that the directory does not know; a broker that knows a higher number than the store
 shows writes nothing.
 """
 

@@ -1,4 +1,5 @@
-"""Creates a coordinator's topic when a client first looks for a coordinator, and finds the partition that keeps a name.
+"""Creates a coordinator's topic when a client first looks for a coordinator, and maps ids of groups or transactions to its
+partitions.
 
 Invariant: one creation at a time. As in Kafka, the first request fails with a retriable error while the topic is created.
 """
@@ -58,7 +59,7 @@ def _transactions_topic(broker: BrokerConfigs) -> NewTopic:
 
 
 class InternalTopic:
-    """`wanted` describes the topic, should it not exist yet."""
+    """`wanted` describes the topic for its creation."""
 
     def __init__(self, metadata: Metadata, controller: Commands, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
         self._metadata = metadata

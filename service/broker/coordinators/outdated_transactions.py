@@ -96,7 +96,8 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 
 class OutdatedTransactions:
-    """The runtime calls `loaded` with every shard before it decides anything; `tick` ends the fenced ids."""
+    """The runtime calls `loaded` with every shard before the shard decides its first request. `tick` ends the transactions of
+    the fenced ids."""
 
     def __init__(self, partitions: Iterable[Partition], scheduler: TurnScheduler) -> None:
         self._partitions = partitions

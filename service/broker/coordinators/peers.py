@@ -32,7 +32,7 @@ _BROKER = Caller("User:ANONYMOUS", "", "")
 
 
 class Peers:
-    """All brokers but `node_id`, as the metadata name them."""
+    """All brokers in the metadata except `node_id`."""
 
     def __init__(self, metadata: Metadata, node_id: int, clock: Clock, rng: Rng) -> None:
         self._metadata = metadata
@@ -67,7 +67,7 @@ class Peers:
     async def write_markers(
         self, broker_id: int, markers: Markers, coordinator_epoch: int
     ) -> Sequence[tuple[TopicPartition, LogError]]:
-        """Partitions that have no committed marker, each with its error; all of them if the broker does not answer."""
+        """Returns the partitions that have no committed marker, each with its error; all if the broker does not answer."""
         try:
             return await self.transactions(broker_id).write_markers(markers, coordinator_epoch, _BROKER)
         except LogError as error:

@@ -76,7 +76,7 @@ class _MarkerTurns:
         self._is_planned = False
 
     async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
-        """The partitions, each once its marker may be written."""
+        """Yields each partition when its marker may be written."""
         for partition in partitions:
             self._plan()  # even if this one waits: all others of this turn may be cancelled before they plan the next turn
             if self._waiting or not self._left:

@@ -1,7 +1,7 @@
 """Counts one partition's requests and their outcomes, as plain numbers that metrics sum by topic.
 
 The log's own counts (records and bytes appended, bytes read) are not repeated here. Counts begin when the partition opens.
-Those of deleted partitions stay in `Partitions.past`, so that totals never fall.
+Those of closed partitions stay in `Partitions.past`, so that totals never fall.
 """
 
 from __future__ import annotations

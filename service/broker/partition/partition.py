@@ -360,7 +360,7 @@ class Partition:
         return self.log.hot.end.producers.is_in_transaction(producer_id, epoch)
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
-        """Whether the producer's transaction is open here or may begin. InvalidProducerEpoch, InvalidTransactionState."""
+        """Raises InvalidProducerEpoch or InvalidTransactionState unless the producer's transaction is open or may begin."""
         producers = self.log.hot.end.producers
         producers.check_epoch(producer_id, epoch)
         if not producers.is_in_transaction(producer_id, epoch):

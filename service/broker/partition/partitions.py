@@ -125,7 +125,7 @@ class Partitions:
         self._checkpoints = OffsetCheckpoints(directory, storage.freeing_files)
         self._log_start_raises = LogStartRaises(self._checkpoints, self._log_starts)
         self.directories = DirectoryIdentities(directory, storage.files)
-        #: Counts of deleted topics' partitions.
+        #: Counts of closed partitions.
         self.past = PastCounts()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -361,7 +361,8 @@ class Partitions:
         return partition.log.hot
 
     def close_elsewhere(self, partition: Partition) -> HotLog:
-        """Forgets a partition that has resigned and of which this node is no longer a replica; `set_aside` removes its log."""
+        """Forgets a partition that has resigned and of which this node is no longer a replica. `discard` or `set_aside` takes
+        its log."""
         self.note_elsewhere(partition.partition)
         return self.close_deleted(partition)
 
