@@ -11,7 +11,7 @@ REQUEST_ROWS = (
         "ask ListOffsets where the log (begins|ends)|is below log start …; read from there",
         REQUESTS + "a_client_out_of_range_asks_for_the_first_or_last_offset",
     ),
-    row("or ask with -1", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
+    row("or use -1 for it", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
     row(
         "leave it null for an idempotent producer",
         REQUESTS + "without_a_transactional_id_a_producer_is_idempotent",

@@ -56,7 +56,7 @@ async def test_a_client_out_of_range_asks_for_the_first_or_last_offset(tmp_path:
 async def test_records_are_deleted_up_to_the_high_watermark(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
-        with pytest.raises(OffsetOutOfRange, match="or ask with -1"):
+        with pytest.raises(OffsetOutOfRange, match="or use -1 for it"):
             await node.log.delete_records(T0, 50)
         assert len(await node.read_all("t")) == 20
         assert await node.log.delete_records(T0, -1) == 20
@@ -208,7 +208,7 @@ async def test_requests_that_need_the_store_succeed_when_retried(tmp_path: Path)
     async with running(tmp_path) as node:
         await filled(node, 20)
         node.store.down = True
-        with pytest.raises(RequestTimedOut, match="the operation continues, ask again"):
+        with pytest.raises(RequestTimedOut, match="the operation continues; retry"):
             await node.log.seal("t", wait=True, timeout_ms=200)
         node.store.down = False
         await node.seal("t")

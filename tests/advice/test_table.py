@@ -66,7 +66,7 @@ def test_errors_that_advise_a_retry_are_retriable() -> None:
         ("the disk is full; free space", True),
         ("… is damaged. Keep the file", True),
         ("stop here and correct that", True),
-        ("… (or ask with -1)", True),
+        ("… (or use -1 for it)", True),
         ("start one with `tidelog serve`, or name another", True),
         ("the disk is full", False),
         ("nothing was deleted", False),

@@ -130,7 +130,7 @@ class LogService:
         target = watermark if before_offset == -1 else before_offset
         if not 0 <= target <= watermark:
             raise OffsetOutOfRange(
-                f"{partition}: cannot delete below {before_offset}; the high watermark is {watermark} (or ask with -1)"
+                f"{partition}: cannot delete below {before_offset}; the high watermark is {watermark} (or use -1 for it)"
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
             raise PolicyViolation(f"{partition}: cleanup.policy has no `delete`, so only compaction removes records")

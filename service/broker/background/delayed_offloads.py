@@ -58,7 +58,7 @@ def not_offloaded(
     if reason is not None:
         return RequestTimedOut(f"{said}: {reason}")
     delayed = next((why for each, end in late.items() if (why := delayed_by(each, end))), "")
-    return RequestTimedOut(f"{said}; {delayed + '; ' if delayed else ''}the operation continues, ask again")
+    return RequestTimedOut(f"{said}; {delayed + '; ' if delayed else ''}the operation continues; retry")
 
 
 class DelayedOffloads:

@@ -105,7 +105,7 @@ class StoreLineage:
             f"{partition.partition}: the object store shows {shown}, and the local log begins at offset "
             f"{hot.local_start_offset}: the records between them left this disk after the store had shown them. The store "
             "has gone backwards, or this directory belongs to another node: nothing is deleted or evicted. Put the newest "
-            "version of the partition's manifest back, with every object that was there then"
+            "version of the partition's manifest back, with every object that existed then"
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:

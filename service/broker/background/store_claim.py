@@ -28,7 +28,7 @@ from storage_tiers.uuids import uuid_text
 
 
 class StoreClaim(Protocol):
-    """The claim of one start. `writes_cluster` says whether this node writes the files of the whole cluster: `cluster.json`,
+    """The claim of one start. `writes_cluster` tells whether this node writes the files of the whole cluster: `cluster.json`,
     the topics' files, snapshots of the metadata."""
 
     writes_cluster: bool
@@ -42,8 +42,8 @@ class StoreClaim(Protocol):
 
 
 class OwnClaim:
-    """The claim of a node with a controller. `may_be_copy()` says whether the directory may be an older copy; it is compared
-    before the claim."""
+    """The claim of a node with a controller. `may_be_copy()` tells whether the directory may be an older copy. If it may, its
+    metadata are compared with the bucket before the claim."""
 
     writes_cluster = True
 

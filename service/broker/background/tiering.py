@@ -218,7 +218,7 @@ class Tiering:
         hot = partition.log.hot
         async with self._local_retention_slots:
             if hot.recovery_point < hot.active_start_offset:
-                # As Kafka does after each roll: what recovery must read after a crash stays about one segment.
+                # As Kafka does after each roll. After a crash, recovery then has to read only about one segment.
                 await self._flusher.flush(partition)
             await self._evict(partition)
 

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 class TopicFiles:
     """`access` is None on a node without a store: a deleted topic is then forgotten at once. A broker whose controller is in
-    another process has `writes` False: the controller's node writes all files, and this object only looks at the result."""
+    another process has `writes` False: the controller's node writes all files, and this object only checks the result."""
 
     def __init__(
         self,

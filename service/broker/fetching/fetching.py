@@ -196,8 +196,8 @@ def _read_one(
         taken.misses.append((index, found))
         found = []
     elif found and wanted.offset < log.hot.active_start_offset:
-        # As in Kafka: the reader is behind the newest segment, and one read returns at most one segment, so waiting for
-        # `min_bytes` would be in vain.
+        # As in Kafka: the reader is behind the newest segment, and one read returns at most one segment. So waiting for
+        # `min_bytes` would be useless.
         taken.ready = True
     answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
     if found:

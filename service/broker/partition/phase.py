@@ -35,7 +35,7 @@ from storage_tiers.types import TopicPartition
 
 
 class Phase(Enum):
-    """A phase of a partition's life. Where it says "both", two conditions hold at once."""
+    """A phase of a partition's life. "Both" means that two conditions hold at once."""
 
     #: The log is open; whether the store may hold more of it has not been checked. Ends within one turn of the event loop.
     OPENING = "opening"
@@ -95,7 +95,7 @@ class Use(Enum):
     READ = "read"
     #: Hiding records for ever: DeleteRecords and retention.
     ADMIN = "admin"
-    #: Waiting until what was appended is on disk.
+    #: Waiting until appended records are on disk.
     FLUSH = "flush"
 
 

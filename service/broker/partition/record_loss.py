@@ -28,7 +28,7 @@ class RecoveredEnd:
     later_ends: Mapping[int, int] = field(default_factory=dict)
 
     def end_for(self, coordinator: int) -> int:
-        """The end to which this partition of `__consumer_offsets` is to lower its offsets."""
+        """The end to which the coordinator of this partition of `__consumer_offsets` has to lower its offsets."""
         return self.later_ends.get(coordinator, self.offset)
 
     def note_lowered(self, lowered_in: frozenset[int]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from storage_tiers.errors import InvalidTransactionState, LogError, OutOfOrderSequence, RequestTimedOut
 
-#: Producers of one partition that have asked for a verification and begun no transaction since.
+#: Most producers of one partition that have requested a verification and have not begun a transaction since.
 MAX_VERIFICATIONS = 1_000
 
 
