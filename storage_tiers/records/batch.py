@@ -247,7 +247,7 @@ def _one_batch(batch: Buffer) -> BatchHeader:
     if header.size > size:
         raise CorruptRecord(f"the record batch says it has {header.size} bytes, {size} arrived")
     if header.size < size:
-        raise InvalidRecord(f"{size - header.size} bytes follow the record batch: send one batch a partition")
+        raise InvalidRecord(f"{size - header.size} bytes follow the record batch: send one batch per partition")
     return header
 
 

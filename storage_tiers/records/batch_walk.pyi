@@ -1,4 +1,4 @@
-"""Types of the walk over batches as Python sees it; its source speaks C's."""
+"""Python types of the walk over batches, whose source has C types."""
 
 from storage_tiers.records.checksum import Buffer
 

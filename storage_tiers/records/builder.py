@@ -127,8 +127,8 @@ def build_written_batch(
 
 
 def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:
-    """A batch without records over offsets [base, end), at most 2^31 of them, as compaction leaves one; without timestamp and
-    producer."""
+    """A batch over offsets [base, end), at most 2^31 of them, without records, timestamp or producer, as compaction leaves
+    one."""
     times_and_producer = (NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, layout.NO_SEQUENCE)
     header = layout.BatchHeader(
         base, 0, leader_epoch, layout.CURRENT_MAGIC, 0, 0, end - base - 1, *times_and_producer, 0
@@ -189,7 +189,7 @@ def _sized(field: bytes | None) -> bytes:
 
 
 def assemble(header: layout.BatchHeader, payload: bytes) -> bytes:
-    """The batch of a header, whose size and CRC do not matter, and its records, compressed as the header says."""
+    """A batch of this header, whose size and CRC are ignored, and `payload`, already compressed with the header's codec."""
     covered = (
         _AFTER_CRC.pack(
             header.attributes,

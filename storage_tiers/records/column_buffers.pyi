@@ -1,4 +1,4 @@
-"""Types of the decoder's columns as Python sees them; their source speaks C's."""
+"""Python types of the decoder's columns, whose source has C types."""
 
 OFFSET: int
 TIMESTAMP: int

@@ -316,7 +316,7 @@ def _plan_record(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cyt
     if _is_full(columns, size):
         return _FULL
     end: cython.Py_ssize_t = at + size
-    at += 1  # the record's attributes: no bit of them has a meaning
+    at += 1  # the record's attributes, of which Kafka uses no bit
     delta: cython.longlong
     packed = _varint(raw, at, end)
     if packed >= 0:

@@ -1,4 +1,4 @@
-"""Types of the decoder's kernel as Python sees it; its source speaks C's."""
+"""Python types of the decoder's kernel, whose source has C types."""
 
 from array import array
 

@@ -235,7 +235,7 @@ def _next_record(cursor: _RecordCursor, raw: cython.p_const_uchar, total: cython
     if length < 1 or length > total - at:
         return _BAD_LENGTH
     end: cython.Py_ssize_t = at + length
-    at += 1  # the record's attributes: no bit of them has a meaning
+    at += 1  # the record's attributes, of which Kafka uses no bit
     width: cython.Py_ssize_t = _varlong_width(raw, at, end)
     if width == 0:
         return _BAD_TIMESTAMP_DELTA

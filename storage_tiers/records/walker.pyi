@@ -1,4 +1,4 @@
-"""Types of the native walker as Python sees it; its source speaks C's."""
+"""Python types of the native walker, whose source has C types."""
 
 from storage_tiers.records.checksum import Buffer
 

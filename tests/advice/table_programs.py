@@ -18,7 +18,7 @@ REQUEST_ROWS = (
     ),
     row("a newer instance holds epoch …: stop this one", REQUESTS + "the_older_of_two_instances_of_a_producer_stops"),
     row(
-        "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
+        "send (smaller batches|larger blocks|one batch per partition|exactly one)|use a client of Kafka 0.11|"
         "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
         REQUESTS + "a_refused_batch_is_accepted_when_sent_as_advised",
         GATEWAY + "test_hot_parse.py::test_refused_batches_are_answered_in_request_order",

@@ -115,7 +115,7 @@ def of_no_codec() -> bytes:
     ("refused", "said", "advised"),
     [
         (too_large, "send smaller batches", [batch(b"x" * 900), batch(b"x" * 900)]),
-        (two_batches, "send one batch a partition", [batch(b"a"), batch(b"b")]),
+        (two_batches, "send one batch per partition", [batch(b"a"), batch(b"b")]),
         (of_another_format, "use a client of Kafka 0.11 or later", [batch(b"a")]),
         (
             of_no_codec,
