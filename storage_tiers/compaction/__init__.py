@@ -1,1 +1,1 @@
-"""The log cleaner: which records of a compacted partition stay, and segments rewritten without the others."""
+"""The log cleaner: decides which records of a compacted partition to keep, and rewrites segments without the others."""

@@ -7,7 +7,7 @@ is removed at the first cleaning after that horizon.
 
 Invariants: offsets, keys, values, headers and timestamps of the records that are kept do not change. Below `clean_below` both
 tiers were cleaned of the records that tombstones and markers supersede; above it tombstones and markers are kept and get no
-horizon. Otherwise an older value would come back, or a reader would read it last and never see its tombstone.
+horizon. Otherwise an older value could outlive its tombstone, and readers would take it for the key's newest value.
 Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2. Pure.
 """
 
@@ -138,8 +138,7 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
 
 
 def _is_due(header: BatchHeader, rules: CleaningRules) -> bool:
-    """Whether its tombstones and markers may be removed: its delete horizon, which its base timestamp field holds, has
-    passed."""
+    """Whether the batch's tombstones and markers may be removed: the delete horizon in its base timestamp field has passed."""
     return header.delete_horizon and header.base_timestamp <= rules.now_ms and _is_clean(header, rules)
 
 
@@ -179,7 +178,7 @@ def _shifted(payload: memoryview, count: int, delta_ms: int) -> bytes:
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """The batch without records, as Kafka's `DefaultRecordBatch.writeEmptyHeader` has it."""
+    """The batch without records, as Kafka's `DefaultRecordBatch.writeEmptyHeader` writes it."""
     kept = layout.TRANSACTIONAL_MASK | layout.CONTROL_MASK | layout.TIMESTAMP_TYPE_MASK
     return assemble(header._replace(attributes=header.attributes & kept, base_timestamp=-1, count=0), b"")
 

@@ -1,13 +1,13 @@
 """Records how far a log was cleaned, in a file beside its segments, and decides whether that record still holds.
 
-Records below the clean point are not read for keys again. A wrong clean point would let a tombstone go while an older value
-of its key stays. So the point names the log's segments and the leader epoch of the last clean record, and is valid only for
-these. A log that was truncated, taken from the bucket or put back from an older copy has other segments, or records of
-another epoch in segments of the same sizes, and is cleaned from its start again.
+Records below the clean point are not read for keys again. With a wrong clean point a tombstone would be removed while an
+older value of its key stays. So the point names the log's segments and the leader epoch of the last clean record, and is valid
+only for these. A log that was truncated, rebuilt from the bucket or restored from an older copy has other segments, or records
+of another epoch in segments of the same sizes. It is cleaned from its start again.
 
-The bucket's part has a point of its own, which names a commit of the manifest instead: later commits add segments above it,
-remove the oldest, or replace some by their compacted form; none makes records below it dirty. A repair may bring other
-records back, but it begins another line of commits.
+The bucket's part has a point of its own, which names a commit of the manifest instead. Later commits add segments above the
+point, remove the oldest, or replace some by their compacted form. None of them makes records below the point dirty. A repair
+may bring other records back, but it begins another line of commits, for which the point is not valid.
 
 Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,
 which has no such check.
@@ -51,7 +51,8 @@ def clean_point(segments: Iterable[SegmentView], offset: int, epoch_at: EpochAt)
 
 
 def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView], epoch_at: EpochAt) -> int:
-    """The offset up to which the log of these segments is clean; 0 if that is not known. The oldest may be gone."""
+    """The offset up to which the log of these segments is clean; 0 if that is not known. The oldest segments of the
+    point may have been deleted since."""
     if point is None or point.epoch != epoch_at(point.offset - 1):
         return 0
     found = _below(segments, point.offset)
@@ -65,7 +66,7 @@ def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
 
 
 def was_bucket_cleaned(directory: str) -> bool:
-    """Whether compaction may have taken records of the partition from the bucket."""
+    """Whether compaction may have removed records of the partition from the bucket."""
     return os.path.exists(os.path.join(directory, BUCKET_FILE_NAME))
 
 

@@ -2,9 +2,9 @@
 `python -m storage_tiers.compaction.main`
 
 The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends when the socket
-closes, and on Linux the kernel kills it with the broker, so it never writes beside a later broker on the same directory: a
-process that is stopped, or starved on a busy machine, sees a closed socket too late. It ignores SIGINT: a Ctrl-C in a terminal
-reaches the broker too.
+closes. On Linux the kernel also kills it with the broker, because a process that is stopped, or starved on a busy machine, sees
+a closed socket too late and would write beside a later broker on the same directory. It ignores SIGINT: a Ctrl-C in a terminal
+also reaches the broker, which closes the socket.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 stay.
 
 A slot holds a key's 128-bit hash and its offset in 24 bytes, as Kafka's SkimpyOffsetMap, whatever the keys' length. The hash is
-SipHash-2-4 with a secret key: with Kafka's MD5 a producer that can make two keys collide makes one delete the other's records.
+SipHash-2-4 with a secret key. With Kafka's MD5 a producer could make two keys collide, so that one deletes the other's records.
 Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
 
 Invariants: every index is compared with the end of the buffer before it is read; the newest record of a key is never dropped,
@@ -150,8 +150,9 @@ class OffsetMap:
     def clean(self, payload, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
         """The records of an uncompressed batch that are kept, as `KeptRecords`.
 
-        A record above offset `latest`, to which the map reaches, is kept. Another is kept if no newer record has its key and if
-        it has a value, or with `keep_tombstones`. A record without a key is removed. CorruptRecord if the framing is broken."""
+        A record above offset `latest`, up to which the map has all keys, is kept. One at or below it is kept if no newer record
+        has its key and it is not a tombstone (or `keep_tombstones` is set). A record without a key is removed. CorruptRecord if
+        the framing is broken."""
         self.select(_pointer(payload), 0, len(payload), count, base_offset, latest, keep_tombstones)
         if self.kept == count:
             return KeptRecords(self.kept, self.tombstones, self.highest, None)
@@ -162,7 +163,7 @@ class OffsetMap:
     def clean_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
         """As `clean`, for whole batches of `data`, as `CleanedBatches`: those at index `first` to before `end` of `batches`,
         which are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone,
-        or keeps nothing though its last offset is in `lasts`: that batch is left to `clean`. CorruptRecord if the framing is
+        or keeps nothing although its last offset is in `lasts`: that batch is left to `clean`. CorruptRecord if the framing is
         broken."""
         raw: cython.p_const_uchar = _pointer(data)
         view = memoryview(data)

@@ -3,7 +3,7 @@
 The broker sends a request. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
 waits for the broker to continue after each. The broker replies before it swaps the files, so that the cleaner writes the next
 group meanwhile, but no further one. The cleaner requests segments of the bucket one by one, because only the broker can have
-them fetched. It ends with its counts, or with an error.
+them fetched. Its last answer is its counts, or an error.
 """
 
 from __future__ import annotations

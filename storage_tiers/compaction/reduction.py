@@ -1,7 +1,6 @@
 """Compares two versions of one batch, from which compaction may have removed records.
 
-The local log and the bucket are cleaned apart from each other, so an offset may have all its records in one of them and fewer
-in the other; neither is damaged. Pure.
+The local log and the bucket are cleaned independently, so one may have records that the other lacks. Neither is damaged. Pure.
 """
 
 from __future__ import annotations
@@ -40,5 +39,5 @@ def _identity(header: BatchHeader) -> tuple[object, ...]:
 
 
 def _records(batch: bytes) -> list[Record]:
-    """An emptied batch has none, whatever its header says of their compression."""
+    """An emptied batch has no records, whatever codec its header names."""
     return decode_batch(batch) if read_header(batch).count > 0 else []

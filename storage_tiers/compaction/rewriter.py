@@ -73,8 +73,8 @@ class CleaningJob:
 
 
 def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) -> OffsetMap:
-    """A map of at most `buffer_bytes`, and no larger than `records` need, but with room for a key. Its memory is taken as keys
-    come."""
+    """A map of at most `buffer_bytes`, and no larger than `records` need, but with room for a key. The system
+    allocates its memory as keys are added."""
     load_factor = min(max(load_factor, _LEAST_LOAD), 1.0)
     most = min(buffer_bytes, MOST_MAP_BYTES) // SLOT_BYTES
     least, wanted = (int(keys / load_factor) + 2 for keys in (1, records))
@@ -112,8 +112,8 @@ class Rewriter:
 
     def _read_keys(self) -> int:
         cleaning = self._cleaning
-        # Those that end below are left out: their markers are not read, so the producer's next transaction would count as
-        # aborted.
+        # Transactions that end below are left out: their markers are not read, so the producer's next transaction would
+        # count as aborted.
         overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]
         seen, reached = CleanedTransactions(overlapping), cleaning.dirty_start
         for segment in cleaning.segments:
@@ -356,7 +356,7 @@ class _Group:
 
 
 def remove_cleaned(files: Files, directory: str) -> None:
-    """Removes what a cleaner that has ended left behind, where no swap has begun. Blocking; never fails."""
+    """Removes the files that an ended cleaner left behind, unless their swap has begun. Blocking; never fails."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             if name.endswith(layout.CLEANED):
@@ -368,7 +368,7 @@ def _batch(chunk: Chunk, index: int) -> tuple[memoryview, BatchHeader]:
     return memoryview(chunk.data)[at : at + size], read_header(chunk.data, at)
 
 
-#: Segments that become one: their files are renamed in one turn of the broker's event loop.
+#: The most segments that become one: their files are renamed in one turn of the broker's event loop.
 MOST_SOURCES = 64
 #: Offsets that one segment's index can hold.
 _MOST_OFFSETS = (1 << 31) - 1

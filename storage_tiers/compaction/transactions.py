@@ -4,7 +4,7 @@ Data of an aborted transaction is removed at once. A marker may be removed once 
 then the entries of abort markers form the transaction index of the rewritten segment.
 
 Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown;
-records from its last offset on are never taken for its own, whether its marker is shown or not.
+records from its last offset on never count as aborted with it, whether its marker is shown or not.
 Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2. Pure.
 """
 
@@ -47,7 +47,7 @@ class CleanedTransactions:
         self._committing: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether these records, which are no marker, were aborted."""
+        """Whether the records of this batch, which is not a control batch, were aborted."""
         self._begin(header.last_offset)
         if not header.transactional:
             return False
@@ -79,4 +79,4 @@ class CleanedTransactions:
     def _begin(self, last_offset: int) -> None:
         while self._expected and self._expected[0].first_offset <= last_offset:
             entry = self._expected.popleft()
-            self._aborting[entry.producer_id] = (entry, False)  # a producer's transactions follow each other
+            self._aborting[entry.producer_id] = (entry, False)  # a producer has one transaction at a time

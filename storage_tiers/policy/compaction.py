@@ -1,9 +1,9 @@
 """Plans what the log cleaner cleans next: pure.
 
-A log is clean up to the offset that its last cleaning reached; what follows is dirty, as far as it may be cleaned: closed
-segments that lie below `bound` = min(high watermark, last stable offset) and are older than `min.compaction.lag.ms`. A log is
-due once the dirty share of these bytes exceeds `min.cleanable.dirty.ratio`, or once a dirty record is older than
-`max.compaction.lag.ms`. Segments are cleaned whole.
+A log is clean up to the offset that its last cleaning reached. The segments after it are dirty as far as they may be cleaned:
+they are closed, lie below `bound` = min(high watermark, last stable offset), and are older than `min.compaction.lag.ms`. A log
+is due once the dirty share of the clean and dirty bytes exceeds `min.cleanable.dirty.ratio`, or once a dirty record is older
+than `max.compaction.lag.ms`. Segments are cleaned whole.
 
 Not promised: that a cleaning reaches `end`. A full map of keys ends it earlier.
 Source: `LogCleanerManager` and `LogToClean` of Kafka 4.2.

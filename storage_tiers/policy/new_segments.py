@@ -3,10 +3,10 @@
 The plan contains the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance
 after each. It omits segments added and removed since the cursor. If some of them may have been swept, `missed` reports it.
 
-Not promised: that offsets rise from commit to commit. Compaction replaces older neighbours by one segment, and its
-commit is a new one: a reader gets their offsets again, or, if it was behind, for the first time after newer ones. A reader that
-needs each record once, in order, takes the segments of a whole plan by offset, and passes over what lies below the offset that
-it has reached before.
+Not promised: that offsets rise from commit to commit. Compaction replaces older neighbours by one segment in a new commit. A
+reader therefore gets their offsets again. A reader that was behind may get them for the first time, after newer ones. A reader
+that needs each record once, in order, sorts the segments of a whole plan by offset, and skips offsets below the one that it
+reached before.
 """
 
 from __future__ import annotations
