@@ -228,7 +228,7 @@ STORE_ROWS = (
     row("none was ever seen here", REPAIR + "without_a_manifest_seen_before_the_newest_one_is_restored"),
     row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
     row("If this node's history is the one to keep", REPAIR + "the_chosen_one_of_two_histories_is_restored"),
-    row("there was a newer one", REPAIR + "a_newer_manifest_seen_before_is_restored"),
+    row("there was a newer manifest", REPAIR + "a_newer_manifest_seen_before_is_restored"),
     row(
         "It names segments that nothing else names: put it back",
         REPAIR + "objects_of_old_segments_that_are_missing_are_put_back",

@@ -59,7 +59,7 @@ async def test_a_newer_manifest_seen_before_is_restored(world: World) -> None:
     restore(world, None)
     fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(world.manifests[1]))
     fresh.expect(lineage.seen_of(world.manifests[1], "here"))
-    said = await refused(fresh, "there was a newer one")
+    said = await refused(fresh, "there was a newer manifest")
     assert f"Put the newest version of {IDS.manifest_key} back" in said
     restore(world, saved)
     await shows(world, fresh, before)

@@ -1,7 +1,7 @@
 """Lists the clusters in a store: a node checks this before it starts on an empty directory.
 
-A folder is a cluster's if it has a `cluster.json`, or topics without one (the remains of a copy or a mistake: such a folder
-is not free). Reads only. Not promised: detection of a cluster that starts at the same moment.
+A folder counts as a cluster if it has a `cluster.json`, or topics without one: these may be the remains of a copy or of a
+mistake, so the folder is not free. Reads only. Not promised: detection of a cluster that starts at the same moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClusterFound:
 
 
 async def find_clusters(store: ObjectStore) -> tuple[ClusterFound, ...]:
-    """In the order of their ids. StoreRefused if the prefix holds more than MAX_FOLDERS folders."""
+    """The clusters in the order of their ids. StoreRefused if the prefix holds more than MAX_FOLDERS folders."""
     folders = await store.list_folders("")
     if len(folders) > MAX_FOLDERS:
         raise StoreRefused(

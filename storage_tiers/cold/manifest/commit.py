@@ -123,7 +123,7 @@ class StoreClock:
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """A store with what the partitions of one process share on it: the bounds of a commit, cached pages, the store's time."""
+    """A store, and the state that all partitions of one process share: commit settings, cached pages, the store's clock."""
 
     store: ObjectStore
     clock: Clock
@@ -134,7 +134,7 @@ class SharedStore:
 
     @classmethod
     def of_one(cls, store: ObjectStore, clock: Clock, rng: Rng, settings: CommitSettings | None = None) -> SharedStore:
-        """For one partition alone."""
+        """A store that one partition uses alone."""
         return cls(store, clock, rng, settings or CommitSettings(), PageCache(), StoreClock(clock))
 
 

@@ -1,8 +1,8 @@
-"""The JSON documents of a bucket: easy to read, with one list item a line. Reading is strict, and errors name the field.
+"""The JSON documents of a bucket: easy to read, with one list item per line. Reading is strict, and errors name the field.
 
-Every document says its `format` and the oldest `least_reader` that understands it, and ends with a checksum of all bytes
-before that last field, which also detects a flipped digit. Missing or mistyped fields, and a checksum that does not match, are
-`TierCorrupt`; unknown fields are ignored; a document for newer readers only is `StoreRefused`.
+Every document names its `format` and the oldest reader that understands it (`least_reader`). It ends with a checksum of all
+bytes before that last field, which also detects a flipped digit. A missing or mistyped field, or a checksum that does not
+match, is `TierCorrupt`. Unknown fields are ignored. A document for newer readers only is `StoreRefused`.
 """
 
 from __future__ import annotations

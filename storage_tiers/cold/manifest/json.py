@@ -1,6 +1,6 @@
 """Manifests and pages as bytes: readable JSON, one line for each segment, fields always in the same order.
 
-Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
+Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; a key outside it begins with `/`. Reading is
 strict: a field that is missing, has the wrong type or breaks an invariant raises a `TierCorrupt` that names it; a document
 whose least reader is newer than this one raises `StoreRefused`. Unknown fields are ignored. A page is the same JSON, gzipped,
 and is compared with the length and CRC-32C that the manifest records before it is unpacked.

@@ -1,4 +1,4 @@
-"""The grammar of object keys: the one module that writes them and the one that reads them.
+"""The grammar of object keys: no other module builds or parses them.
 
     <cluster>/cluster.json
     <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
@@ -18,7 +18,7 @@ Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for ev
 accepts back into the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids are
 printed as Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
 
-Not promised: that a key in a listing is one of ours; `parse` raises ValueError for what is not.
+Not promised: that every key in a listing is ours; `parse` raises ValueError for any other.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SidecarKey:
 
 @dataclass(frozen=True, slots=True)
 class CursorKey:
-    """How far a reader of commits has come in a partition."""
+    """The key of a cursor, which records how far a reader of commits has come in a partition."""
 
     cluster: str
     reader: str
@@ -124,7 +124,7 @@ class CursorKey:
 
 @dataclass(frozen=True, slots=True)
 class VerdictKey:
-    """A reader's finding about the segment at `base` that `commit` added."""
+    """The key of a reader's verdict on the segment at `base`, which `commit` added."""
 
     cluster: str
     reader: str
@@ -137,7 +137,7 @@ class VerdictKey:
 
 @dataclass(frozen=True, slots=True)
 class MissedKey:
-    """A reader at commit `after` came too late for segments that were removed and swept up to commit `swept`."""
+    """The key of a reader's note at commit `after` that it missed segments that were swept by commit `swept` at the latest."""
 
     cluster: str
     reader: str
@@ -185,7 +185,7 @@ def topics_prefix(cluster: str) -> str:
 
 
 def topic_prefix(cluster: str, topic: str) -> str:
-    """Everything of all topics that ever had this name."""
+    """The prefix of all objects of all topics that ever had this name."""
     return f"{_checked(cluster)}/topics/{_checked_topic(topic)}/"
 
 
@@ -194,7 +194,7 @@ def topic_file_key(cluster: str, topic: str) -> str:
 
 
 def topic_id_prefix(cluster: str, topic: str, topic_id: TopicId) -> str:
-    """Everything of one topic id. The keys inside a manifest are relative to it."""
+    """The prefix of all objects of one topic id. The keys inside a manifest are relative to it."""
     return f"{topic_prefix(cluster, topic)}{topic_id}/"
 
 

@@ -1,7 +1,7 @@
 """Whether the manifest in the store contains the newest one seen before (I10).
 
 A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every object is
-then sound in itself, and deleting, evicting or committing by it would destroy what it does not name. So every reader of a
+then intact, but deleting, evicting or committing by such a manifest would destroy what it does not name. So every reader of a
 manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest that the store shows *contains* that one:
 
     another line                                    no: only a repair begins a line
@@ -11,8 +11,9 @@ manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest
     its number is lower than all in `recent`        yes, if no field fell and each segment live then is live now or was
                                                     removed later (`lost`, which needs the whole manifest seen)
 
-Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a bucket that was put back and then committed
-on more than 32 times by another writer, if every segment seen is still live or removed since: then nothing is lost.
+Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a restored
+bucket to which another writer then committed more than 32 times, if every segment seen is still live or was removed since.
+Nothing is lost in that case.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LoadPage = Callable[[PageRef], ManifestPage]
 #: Maximum commits of one operation on the store: half of the commit ids that a manifest keeps. The commit last seen therefore
 #: stays in `recent` even after one unsaved operation and a concurrent one.
 MAX_COMMITS = 16
-#: Sidecars of unreferenced segments that are looked into, to tell an offload under way from lost history.
+#: The most sidecars of unreferenced segments that are read, to tell an offload under way from lost history.
 MAX_LOOKED_INTO = 1000
 #: The values that never fall from one commit to the next.
 _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
@@ -77,7 +78,7 @@ class Span(NamedTuple):
 
 
 def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
-    """Two of these unreferenced segments at or after a manifest's end, of which the second begins where the first ends.
+    """The keys of two of these unreferenced segments at or after a manifest's end, if one begins where the other ends.
 
     A writer offloads one segment at a time, where the manifest ends: every interrupted offload begins there. The first of two
     consecutive segments was therefore committed, and the manifest is older than that.

@@ -170,13 +170,13 @@ class RemoteSegment:
 
     @property
     def newest_ms(self) -> int:
-        """The time (ms) that retention counts from: of the newest record, or, where no record has one, of the commit."""
+        """The time (ms) that retention counts from: the newest record's, or the commit's if no record has a timestamp."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.added.time_ms
 
 
 class Oldest(NamedTuple):
-    """The figures that retention needs of the first of some live segments: its end offset, the time that counts (ms), its
-    bytes."""
+    """The facts that retention needs about the first of some live segments: its end offset, the time (ms) that retention
+    counts from, its bytes."""
 
     end: int
     newest_ms: int
@@ -228,7 +228,7 @@ class PageRef:
     `last_commit` is the newest commit that added a segment of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page). `crc32c` and `length` are of the stored object.
     For a live page `oldest` describes its first segment, and `newest_ms` is the newest time that retention counts from: they
-    tell without the page whether none or all of it has expired. A page of `level` 0 holds segments; one of level 1 names
+    show without the page whether none or all of it has expired. A page of `level` 0 holds segments; one of level 1 names
     pages of level 0, and its sums and bounds are over all of theirs.
     """
 
@@ -254,7 +254,7 @@ class PageRef:
 @dataclass(frozen=True, slots=True)
 class ManifestPage:
     """Segments that left the manifest: `segments` of a live page in offset order, or `removed` ones in the order of removal.
-    A page of level 1 holds `pages` instead, which left the manifest: of the same kind, of level 0, in order."""
+    A page of level 1 holds `pages` that left the manifest instead: pages of level 0 and of the same kind, in order."""
 
     kind: PageKind
     segments: tuple[RemoteSegment, ...] = ()

@@ -94,8 +94,8 @@ def paginate(change: ManifestChange, by: Author) -> ManifestChange:
                 break  # a page was opened by `unfold` to take something out of it
             raise StorageError(
                 f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} segments in "
-                f"{len(draft.pages)} pages. Nothing more of it is offloaded until old ones go: shorten its retention if those "
-                "records may be deleted. For the next topic choose a larger segment.bytes"
+                f"{len(draft.pages)} pages. Nothing more of it is offloaded until old ones expire: shorten its retention if "
+                "those records may be deleted. For the next topic choose a larger segment.bytes"
             )
         draft.spill()
     return draft.change()

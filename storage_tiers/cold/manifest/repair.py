@@ -183,7 +183,7 @@ def basis(
         if shown is not None or uncommitted:
             return None
         return Refused(
-            "the bucket has no manifest of it, and none was ever seen here: which objects were committed is "
+            "the bucket has no manifest of it, and none was ever seen here, so the committed objects are "
             "unknown. Put the newest version of its manifest back"
         )
     if saved.state is State.DELETED:
@@ -224,9 +224,9 @@ def plan(
         and not (local.base <= manifest.end and local.end > max(beyond_end))
     ):
         return Refused(
-            f"the newest manifest of {manifest.ids} seen here ends at {manifest.end}, and segments up to one that begins at "
-            f"{max(beyond_end)} lie in the bucket: there was a newer one. The local log holds [{local.base}, {local.end}) and "
-            f"not those records. Put the newest version of {manifest.ids.manifest_key} back"
+            f"the newest manifest of {manifest.ids} seen here ends at {manifest.end}, but the bucket holds segments up "
+            f"to one that begins at {max(beyond_end)}: there was a newer manifest. The local log holds [{local.base}, "
+            f"{local.end}) and not those records. Put the newest version of {manifest.ids.manifest_key} back"
         )
     pages = sorted(
         set(evidence.missing) - {key for segment in evidence.lost for key in (segment.key, segment.sidecar_key)}

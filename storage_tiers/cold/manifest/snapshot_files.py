@@ -1,8 +1,8 @@
-"""Snapshots of the metadata log in the bucket: what a node is rebuilt from when its disk is lost.
+"""Snapshots of the metadata log in the bucket, from which a node is rebuilt when its disk is lost.
 
     <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
 
-This module does not look into the bytes. The key carries the writer's incarnation, so that a node that was replaced and has
+This module does not interpret the bytes. The key carries the writer's incarnation, so that a node that was replaced and has
 not noticed writes beside newer snapshots, never over them. The newest is the one with the highest (incarnation, index).
 Writing one removes all but the newest KEPT of its own and lower incarnations.
 """

@@ -69,7 +69,7 @@ class ManifestSummary:
 
 
 def summary_of(manifest: Manifest) -> ManifestSummary:
-    """Without loading a page."""
+    """The summary of a manifest, without loading a page."""
     pages = manifest.live_pages
     oldest = pages[0].oldest if pages else oldest_of(manifest.segments[0]) if manifest.segments else None
     return ManifestSummary(

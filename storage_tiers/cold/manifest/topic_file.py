@@ -62,7 +62,7 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
         shown = "is gone" if found is None else f"is at revision {found.revision}"
         raise StoreBehind(
             f"the bucket went backwards: topic.json of {new.topic} {shown}, revision {new.revision} was seen there. Nothing of "
-            "the topic is published, offloaded or deleted before that is back; put the bucket back as it was"
+            "the topic is published, offloaded or deleted until it is back; put the bucket back as it was"
         )
     if found is None:
         return new

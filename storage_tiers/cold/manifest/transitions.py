@@ -7,7 +7,7 @@ finds its own.
 Invariants, kept by every transition and checked again before a manifest is written (`broken`, `broken_step`):
 - live segments tile: each begins at the previous one's end, unless it records that end in `gap_from` and all offsets between
   are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
-- no transition lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
+- no transition lowers `end`, the leader epoch, the incarnation or log start; `deleted` is final;
 - a key in `removed` or `tombstoned` never becomes a live segment's again.
 
 Not promised: that the objects exist (offloads are verified before the commit), or that the manifest is small; `pages` moves

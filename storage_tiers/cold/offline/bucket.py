@@ -3,7 +3,7 @@
     Bucket.cluster ──> topic ──> manifest ──> pages, sidecars ──> `partition`: offsets, times, records
 
 Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module, and decodes no
-stored document itself. It only reads, makes one request a call, and caches nothing except in the loader of `pages`.
+stored document itself. It only reads, makes one request per call, and caches nothing except in the loader of `pages`.
 
 Invariants: it never guesses: several clusters, or a topic that is absent or deleted, raise an error that lists what there is. A
 page or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
@@ -169,7 +169,7 @@ class Bucket:
             return None
 
     def live_manifest(self, ids: Ids) -> Manifest:
-        """The manifest as it is now; one that was never stored (commit 0) where nothing was offloaded yet."""
+        """The manifest as it is now; an empty one (commit 0), which was never stored, if nothing was offloaded yet."""
         manifest = self.manifest(ids)
         if manifest is None:
             return first_manifest(ids)

@@ -58,7 +58,7 @@ def advance_cursor(
     store: BlockingObjectStore, cursor: CommitCursor, commit: int, *, writer: str, now_ms: int
 ) -> CommitCursor:
     """PreconditionFailed if another reader advanced it meanwhile: read it again and continue from there. After any other error
-    the outcome is open; do the same.
+    the outcome is unknown; do the same.
 
     `writer` names the invocation, so that no two cursors have equal bytes.
     """

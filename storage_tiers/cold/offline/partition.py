@@ -28,7 +28,7 @@ from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import AbortedTransaction
 
 FETCH_BYTES = 4 << 20
-#: The facts about a segment that are needed to find and verify its bytes.
+#: The sections of a sidecar that are needed to find and verify the segment's bytes.
 _FRONT = (INDEX, CHECKS, ABORTED)
 #: A batch of `scan_batches`: position, size, base offset, next offset, leader epoch, largest timestamp.
 _Batch = tuple[int, int, int, int, int, int]

@@ -147,7 +147,7 @@ class TierClient:
 
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> TierCounters | None:
-        """The newest counters; the last process's if none runs, because this starts none."""
+        """The newest counters. If no process runs, those of the last one: this call starts none."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters

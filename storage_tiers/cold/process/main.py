@@ -37,16 +37,16 @@ NICENESS = 5
 
 
 def give_back_freed_blocks() -> bool:
-    """By default glibc raises the bound to the largest block it has freed, and fragments that offloads leave then exceed their
-    budget. Received data comes in far smaller blocks (MAX_PIECE_BYTES), which are best reused: mapping and faulting in a new
-    one costs more than receiving into it. False with another C library."""
+    """Fixes glibc's mmap threshold. By default glibc raises it to the size of the largest block freed, and the fragments that
+    offloads leave then exceed their memory budget. Received data comes in far smaller blocks (MAX_PIECE_BYTES), which are best
+    reused: mapping and faulting in a new one costs more than receiving into it. False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES) == 1
 
 
 def yield_to_the_broker() -> None:
     """Lowers this process's priority, so that a request that wakes the broker or its client does not wait for the end of this
-    process's time slice. It cannot be undone: raising it again needs a right that few processes have."""
+    process's time slice. It cannot be undone: raising it again needs a privilege that few processes have."""
     os.nice(NICENESS)
 
 

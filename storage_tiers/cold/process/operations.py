@@ -207,8 +207,8 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
-    """Proves the objects of the manifest seen, and with `apply` commits it again (`manifest.repair`) without the records of the
-    offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`, and with
+    """Verifies the objects of the manifest seen, and with `apply` commits it again (`manifest.repair`) without the records of
+    the offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`, and with
     `apply` REPAIR_COPIES_S more."""
 
     ids: Ids

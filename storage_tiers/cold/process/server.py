@@ -52,7 +52,7 @@ class TierServer:
             if first is None:
                 return
             if not isinstance(first, Configure):
-                raise ProtocolError(f"the first frame configures, and is no {type(first).__name__}")
+                raise ProtocolError(f"the first frame must be Configure, not {type(first).__name__}")
             session = TierSession(first, writer, self._open_store, self._clock, self._rng)
             listening = asyncio.create_task(session.listen(reader))
             stopping = asyncio.create_task(self._stopped.wait())

@@ -10,8 +10,8 @@ sending them. Instead its file's identity is noted when the chunk is added: inod
 contents and of the inode. No program can set the last of these, so one fstat before each answer detects a chunk that was
 overwritten, truncated, replaced, removed or merely touched.
 
-Not promised: that a chunk stays: a caller that plans an answer from one acquires its file in the same turn of the loop. Nor
-that an answer is whole if its chunk changes while it is sent: the batches' own checksums tell the client.
+Not promised: that a chunk stays. A caller that plans an answer from one acquires its file in the same turn of the loop. Nor
+that an answer is intact if its chunk changes while it is sent. The client detects that by the batches' own checksums.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_CHUNKS = 16_384
 DISK_SHARE = 0.1
 #: The upper bound of that share, in bytes.
 LARGEST_DEFAULT_BYTES = 1 << 30
-#: The least useful size: a batch that straddles two chunks, and room to fetch more meanwhile.
+#: The smallest useful size: a batch that straddles two chunks, and room to fetch more meanwhile.
 LEAST_BYTES = 4 * CHUNK_BYTES
 #: The size after the disk was full: two chunks still serve a batch that straddles them.
 SHRUNK_BYTES = 2 * CHUNK_BYTES
@@ -205,12 +205,12 @@ class ChunkCache:
                 try:
                     os.unlink(os.path.join(self.directory, name))
                 except FileNotFoundError:
-                    pass  # a tier process that outlives its broker by a moment renames what it has finished
+                    pass  # renamed by a tier process that outlived its broker for a moment
         except OSError as error:
             raise StorageError(f"cannot empty the cache directory {self.directory}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Lets go of every descriptor; answers under way keep theirs."""
+        """Releases every descriptor; answers under way keep theirs."""
         for file in self._open.values():
             file.release()
         self._open.clear()

@@ -2,7 +2,7 @@
 
 Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; a download
 finishes even if every waiter leaves; failures go to current waiters and are not cached, except that an object that was corrupt
-twice is not asked for again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with
+twice is not requested again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with
 unread chunks.
 
 Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
@@ -259,7 +259,7 @@ class Hydrator:
             if flight is not None:
                 await asyncio.shield(flight.task)
         except LogError:
-            pass  # a reader that needs it asks for it, and gets the error
+            pass  # a reader that needs the chunk requests it, and gets the error
         finally:
             self._read_ahead_bytes -= size
 
@@ -280,7 +280,7 @@ class Hydrator:
         except StorageError as error:
             # The disk is full. Produce needs the space more than cold reads do.
             self.cache.shrink()
-            raise TierUnavailable(f"{error}; the cache has given half of its space back, ask again") from error
+            raise TierUnavailable(f"{error}; the cache has freed half of its space; retry") from error
         finally:
             self.cache.unreserve(question.length)
             self._room.set()

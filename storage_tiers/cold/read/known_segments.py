@@ -1,4 +1,4 @@
-"""The remote segments that a broker has in memory: manifests of partitions, and runs of neighbours out of their pages.
+"""The remote segments that a broker has in memory: manifests of partitions, and runs of neighbours from their pages.
 
 A partition without cold reads has nothing here. Manifests come from the copies saved beside the local segments
 (`reader.Load`), segments in pages from the tier process.

@@ -2,8 +2,8 @@
 
 A backfill uses all the capacity it can get. On a small machine its downloads keep every processor busy, and each record
 produced meanwhile waits for a time slice, in the broker and in the client. The symptom is the share of time in which the event
-loop was ready to run and did not. Above `most_waiting` the rate of fetches falls step by step, below it rises again. With
-spare processor time nothing is slowed for long.
+loop was ready to run and did not. The rate of fetches falls step by step while that share is above `most_waiting`, and rises
+again below. With spare processor time nothing is slowed for long.
 
 Invariants: fetches are delayed only if records were appended within the last QUIET_S, and the rate never falls below
 LEAST_RATE. A fetch with a waiting reader is not delayed, but counts against the rate, so that read-ahead makes up for it. Not
@@ -21,11 +21,11 @@ QUIET_S = 1.0
 #: Bytes a second: the initial rate, and the lowest, at which a lagging consumer can still catch up.
 FIRST_RATE = 64 << 20
 LEAST_RATE = 32 << 20
-#: Factors of a step: up before the first time that it was too fast, up after that, and down.
+#: Factors of a step: up until the rate is too high for the first time, up after that, and down.
 RISE_AT_FIRST, RISE, FALL = 1.25, 1.05, 0.9
 #: A rate that is not used up grows to at most this many times the achieved one.
 MOST_UNUSED = 2.0
-#: Seconds of fetches that undelayed ones may borrow from later ones.
+#: The most seconds of delay that undelayed fetches may impose on later ones.
 MOST_OWED_S = 1.0
 
 

@@ -1,7 +1,7 @@
 """Recognises sequential readers by their accesses, and says how far ahead of each to fetch. Pure.
 
-A *stream* is a reader as its accesses show it, positioned on one chunk: an access to the next one moves it there and doubles
-its window, an access anywhere else starts another stream with no window. So many readers of one partition do not disturb
+A *stream* stands for a reader, and is positioned on one chunk. An access to the next chunk moves the stream there and doubles
+its window. An access anywhere else starts another stream without a window. So many readers of one partition do not disturb
 each other, and a random read costs one chunk.
 
 Not promised: telling two readers on one chunk apart; they share a window until the first moves on.

@@ -1,7 +1,7 @@
 """Reads of one partition's remote segments: answered at once from the chunk cache, or reported as a miss.
 
 `read` never waits. It queries the view once. If something that the answer needs is not in memory or in the cache, it returns a
-`ColdMiss`. The miss starts the downloads, which finish whether or not anybody still waits; its waiter ends when a retry can
+`ColdMiss`. The miss starts the downloads, which finish even if no reader waits any longer; its waiter ends when a retry can
 succeed.
 
 Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
@@ -137,7 +137,7 @@ class ColdReader:
         )
 
     async def newest_state(self, manifest: Manifest) -> Sidecar:
-        """Leader epochs and the producer snapshot at exactly the manifest's end: what a log is rebuilt from."""
+        """Leader epochs and the producer snapshot at exactly the manifest's end, from which a log is rebuilt."""
         return await self._current(manifest, self._newest_state)
 
     async def epoch_end_offset(self, manifest: Manifest, leader_epoch: int) -> tuple[int, int]:
@@ -253,7 +253,7 @@ async def _bring(missing: Missing) -> None:
 
 
 async def _nothing() -> None:
-    """A hydration loads the manifest first."""
+    """Downloads nothing: a hydration loads the manifest before its first attempt."""
 
 
 def _retrieve_error(waiter: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 """Objects that failed their checksum twice in a row: readers that retry get the same error for a while without another GET.
 
 A client repeats a fetch as fast as it is refused, and each time the node would download a chunk of several mebibytes only to
-drop it. The first failure costs nothing: bytes may have been damaged on their way, and the next download heals that. The pause
+drop it. The first failure costs nothing: bytes may have been damaged in transit, and the next download repairs that. The pause
 is short, because an operator may put the object back at any moment.
 """
 

@@ -144,8 +144,8 @@ async def _segments_reaching(
 
 
 async def _segments_with_maxima(view: ColdView, manifest: Manifest, start: int) -> AsyncIterator[RemoteSegment]:
-    """Enough segments to find the largest timestamp from `start` on. A page wholly above it gives one: the first segment with
-    the page's maximum."""
+    """Enough segments to find the largest timestamp from `start` on. A page wholly above `start` yields one: the first
+    segment with the page's maximum."""
     for page in manifest.live_pages:
         if page.end <= start:
             continue

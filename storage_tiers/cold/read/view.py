@@ -3,7 +3,7 @@ missing, it raises `Missing`, which can download that piece.
 
 `answer` makes a whole read in one pass: from an offset to the segment, its sidecar, the interval, the batch by that interval's
 batch headers, and the chunks. Every method either answers in this turn of the loop or raises `Missing`. So a read is plain
-code, written once, and is retried as each missing thing arrives (`complete`).
+code, written once, and is retried as each missing piece arrives (`complete`).
 
 Invariant: bytes come from verified chunks only.
 """
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: Bytes that one step searches for a batch.
 WALK_BYTES = 128 << 10
-#: Things that one attempt may lack, one after another: a page, a sidecar, chunks of a batch.
+#: Pieces that one attempt may lack, one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
 #: After this many steps, arriving chunks probably evict those that the answer needs: from then on downloaded chunks are held.
 STEPS_WITHOUT_HOLDING = 12

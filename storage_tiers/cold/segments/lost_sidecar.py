@@ -5,8 +5,8 @@ sidecars and the segment's own batches. The list of aborted transactions is used
 the manifest records for the section: a wrong list would show aborted records as committed.
 
 Not promised: that the producers are the same as before. They are those at the end of the previous segment, continued by this
-segment's batches, or without a previous segment only those that wrote in this one. An expired producer may be among them
-again.
+segment's batches, or without a previous segment only those that wrote in this one. They may include an expired
+producer.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ async def found_again(
     neighbours: tuple[RemoteSegment | None, RemoteSegment | None],
     epochs: Sequence[EpochEntry],
 ) -> SegmentState | None:
-    """None if the neighbours, and the `epochs` that this node knows, do not show it. `path` is a copy of the
-    segment."""
+    """The lost state; None if the neighbours' sidecars and the `epochs` that this node knows do not determine it. `path` is a
+    copy of the segment."""
     before, after = [await _sidecar(store, each) for each in neighbours]
     return await asyncio.to_thread(_found_again, segment, path, before, after, epochs)
 

@@ -211,8 +211,8 @@ class PartitionTier:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """Plans a manifest that contains everything seen before, with every object proven. `apply` commits it under a new line
-        and returns it. `accepted` are the offsets to give up."""
+        """Plans a manifest that contains everything seen before, and verifies every object of it. `apply` commits it under a
+        new line and returns it. `accepted` are the offsets to give up."""
         return await self._repairer.repair(local, apply=apply, accepted=accepted)
 
     def _continues(self, manifest: Manifest, job: ExtendJob) -> bool:

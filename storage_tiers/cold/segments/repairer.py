@@ -1,18 +1,18 @@
 """Gathers the evidence for a repair of one partition's manifest, and commits the plan that `manifest.repair` makes of it.
 
-Every live object of the manifest to be committed is proven. A segment's length and CRC-32C are compared with those that the
+Every live object of the manifest to be committed is verified. A segment's length and CRC-32C are compared with those that the
 store reports, or with the bytes read back where it reports none. Each sidecar and each page is read and compared with the
 manifest. Nothing is written before all evidence is complete.
 
 A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. If the
-listing lacks some, every object is proven, and the manifest is repaired like a lost one.
+listing lacks some, every object is verified, and the manifest is repaired like a lost one.
 
-If compaction wrote a lost segment, copies of the segments that it had replaced fill its offsets, as far as the store still
+If compaction wrote a lost segment, copies of the segments that it replaced fill the lost offsets, as far as the store still
 holds them. The copies get new keys, because the old keys are named as removed and are swept. A segment that lacks only its
 sidecar is replaced by a copy of itself with a new sidecar. Other lost offsets can only be given up, by an operator who names
 them: a segment of empty batches then covers them, as compaction leaves them, and every reader passes over it.
 
-Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a proven object still
+Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a verified object still
 exists a moment later; a sweep or an operator may remove it, and the next read fails. Also not promised: that changed bytes of
 unchanged size are found under a sound manifest; `tidelog fsck` reads them.
 """
@@ -79,7 +79,7 @@ class LocalEvidence:
 @dataclass(frozen=True, slots=True)
 class RepairReport:
     """`summary` describes the commit, made or only planned; empty if there is nothing to repair. `refused` is the reason for a
-    refusal, else empty. `checked` counts the objects proven."""
+    refusal, else empty. `checked` counts the objects verified."""
 
     summary: str = ""
     refused: str = ""

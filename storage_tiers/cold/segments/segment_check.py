@@ -8,8 +8,8 @@ follows from this segment's batches alone: the sums and times in the manifest, t
 producers and aborted transactions need the previous segments and are left to the observer. Payloads are decompressed and
 walked record by record only on request: the batch's CRC-32C covers them, and the broker validated them when it appended them.
 
-The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that a mistake
-of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
+The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that it
+reveals a mistake of the writer. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
 
 _INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
 _PIECE_BYTES = 1 << 20
-#: The least next offset and leader epoch that `recover_scan` accepts: any, since the walk itself reports a wrong order.
+#: The lowest offset and leader epoch for `recover_scan`: it accepts any, since the walk itself reports a wrong order.
 _ANY_ORDER = (-(1 << 63), -(1 << 31))
 
 

@@ -88,7 +88,7 @@ class Sweeper:
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
         """Deletes nothing without a manifest, which alone tells an orphan from a referenced object. DeletedInStore if the
-        partition is deleted: its objects go by `sweep_deleted` only. `listed` are this partition's keys from a listing just
+        partition is deleted: only `sweep_deleted` deletes its objects. `listed` are this partition's keys from a listing just
         made; with None it is listed here, and unfinished uploads are aborted too."""
         loaded = await self._loop.load()
         if loaded is None:
@@ -160,7 +160,7 @@ class Sweeper:
         return SweepReport(removed=removed, waiting=waiting)
 
     async def _unfolded(self, manifest: Manifest, due_ms: int, allowance: _Allowance) -> Manifest:
-        """Opens the first removed page of level 1 that has something due: a few of its pages a sweep."""
+        """Opens the first removed page of level 1 that has items due: a few of its pages per sweep."""
         for ref in manifest.removed_pages:
             if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
                 return await self._loop.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
@@ -255,7 +255,7 @@ class Sweeper:
 
     async def _fresh_manifest(self) -> Manifest:
         loaded = await self._loop.load()
-        assert loaded is not None, "a manifest that was seen cannot be absent: the loop says StoreBehind"
+        assert loaded is not None, "a manifest that was seen cannot be absent: the loop raises StoreBehind"
         return loaded.manifest
 
     async def _store_now(self) -> int:

@@ -77,9 +77,7 @@ def _read_exactly(fd: int, body: FileBody, done: int, size: int) -> bytes:
         except OSError as error:
             raise StorageError(f"cannot read {body.path} to upload it: {error.strerror}") from error
         if not data:
-            raise StorageError(
-                f"{body.path} ends before byte {body.position + body.length}, up to which it is uploaded"
-            )
+            raise StorageError(f"cannot upload {body.path}: it ends before byte {body.position + body.length}")
         found.append(data)
         missing -= len(data)
     return found[0] if len(found) == 1 else b"".join(found)

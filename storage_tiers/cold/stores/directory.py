@@ -415,7 +415,7 @@ def _lock(fd: int, key: str) -> None:
             return
         except BlockingIOError:
             time.sleep(LOCK_PAUSE_SECONDS)
-    raise TierUnavailable(f"another process holds the lock of {key} for {LOCK_TRIES * LOCK_PAUSE_SECONDS:.0f} s")
+    raise TierUnavailable(f"another process has held the lock of {key} for {LOCK_TRIES * LOCK_PAUSE_SECONDS:.0f} s")
 
 
 def _read(fd: int, start: int, end: int) -> bytes:

@@ -112,7 +112,7 @@ class BlockingMemoryStore:
             self._uploads.pop(upload.upload_id, None)
 
     def close(self) -> None:
-        """Keeps the objects for the next one that opens the same store."""
+        """Keeps the objects: the store can be opened again."""
 
     def begin_upload(self, key: str) -> UnfinishedUpload:
         """Begins an upload in parts. It stays listed until it is completed or aborted."""
