@@ -1,7 +1,7 @@
 """Appending to a hot log: one batch at a time as leader, fetched batches as follower; and rolling segments on the way.
 
-The cost of `append` is the cost of the broker: one gathered write, an index entry every few kilobytes, and plain numbers
-otherwise. Rare cases (a roll, a first batch, a failed write) have methods of their own.
+`append` determines the cost of the broker. It makes one gathered write, adds an index entry every few kilobytes, and otherwise
+only assigns numbers. Rare cases (a roll, a first batch, a failed write) have methods of their own.
 
 Invariants: `_writable` is the newest segment once its indexes are in memory and no bytes follow its end in the file, else None;
 `_fd` and `_limits` belong to that segment. A thread's write past the log end is stopped before anything else changes the log.
@@ -27,7 +27,7 @@ from storage_tiers.records import batch_walk
 from storage_tiers.records.batch import CONTROL_MASK, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction
 
-# The fields that a leader assigns: base offset, batch length (as it was), leader epoch.
+# The fields that a leader writes: base offset, batch length (unchanged), leader epoch.
 _assigned = struct.Struct(">qii").pack
 
 
@@ -221,7 +221,7 @@ class Appender:
             self._files.truncate(self._fd, segment.size)
         raise StorageError(
             f"{self._partition}: the disk refused an append ({error}); "
-            "nothing was written, free space, or repair or replace the disk"
+            "nothing was written; free space, or repair or replace the disk"
         ) from error
 
     def _make_writable(self, now_ms: int) -> Segment:

@@ -1,8 +1,9 @@
 """Reserved space on the disk: a file that is truncated when a full disk prevents the writes that would free space.
 
-An eviction first saves a manifest, and hiding records first saves a log start: a few KiB that a full disk does not have, so
-that it would stay full for ever. Invariants: only writes through `FilesWithBallast` release it; it is recreated only where
-twice its size is free. Not promised: more than `BALLAST_BYTES` of space; a ballast on a disk that was full from the start.
+An eviction first saves a manifest, and hiding records first saves a log start. Each write needs a few KiB that a full disk does
+not have, so without the ballast the disk would stay full for ever. Invariants: only writes through `FilesWithBallast` release
+it; it is recreated only where twice its size is free. Not promised: more than `BALLAST_BYTES` of space; a ballast on a disk
+that was full from the start.
 """
 
 from __future__ import annotations

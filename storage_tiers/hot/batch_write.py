@@ -61,7 +61,7 @@ class BatchWrite:
             self._files.pwrite(self.file.fd, (self._batch[at : at + PIECE_BYTES],), self.position + at)
 
     def stop(self) -> None:
-        """Cancels the write and truncates the file to its old end. Waits for a writing thread, at most PIECE_BYTES long.
+        """Cancels the write and truncates the file to its old end. Waits until a writing thread has written its piece.
         OSError if the file cannot be truncated; the write is stopped nevertheless."""
         self._stopped = True
         try:

@@ -284,7 +284,7 @@ def read_transactions(path: str) -> list[AbortedTransaction]:
 
 
 def read_transactions_since(path: str, offset: int) -> Iterator[AbortedTransaction]:
-    """The transactions of a `.txnindex` that end at or above `offset`, as they are needed: a fetch needs a few of what may be a
+    """The transactions of a `.txnindex` that end at or above `offset`, read lazily: a fetch needs a few rows of possibly a
     million. No rows if there is no file; StorageError as `read_transactions`."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         size, fd = os.fstat(file.fileno()).st_size, file.fileno()
@@ -292,7 +292,7 @@ def read_transactions_since(path: str, offset: int) -> Iterator[AbortedTransacti
             read_transactions(path)  # raises
         at = bisect.bisect_left(range(size // TRANSACTION_ENTRY_BYTES), offset, key=partial(_last_offset, fd))
         while rows := os.pread(fd, ROWS_AT_ONCE * TRANSACTION_ENTRY_BYTES, at * TRANSACTION_ENTRY_BYTES):
-            # The whole read is checked first: a damaged row is an error even where the caller stops before it.
+            # All rows of one read are checked first: a damaged row is an error even where the caller stops before it.
             yield from list(_decode_transactions(path, rows))
             at += ROWS_AT_ONCE
 

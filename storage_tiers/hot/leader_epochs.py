@@ -39,7 +39,7 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Adds that `epoch` begins at `start_offset`, and drops entries that contradict it; False if it was known."""
+        """Records that `epoch` begins at `start_offset`, and drops entries that contradict it; False if it was known."""
         entries = self._entries
         if epoch < 0 or (entries and epoch == entries[-1].epoch and start_offset >= entries[-1].start_offset):
             return False

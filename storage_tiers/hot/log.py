@@ -164,7 +164,7 @@ class HotLog:
         self._segments.reconfigure(settings)
         self.appender.reconfigure(settings)
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
     @property
     def end_offset(self) -> int:
         return self.end.offset
@@ -207,7 +207,7 @@ class HotLog:
         return self._segments.totals_after(offset)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """All, oldest first. StorageError if one cannot be read."""
+        """All segments, oldest first. StorageError if one cannot be read."""
         return self._segments.infos()
 
     def oldest_segment(self) -> SegmentInfo:
@@ -254,7 +254,7 @@ class HotLog:
         return self.end.epochs.end_offset_for(epoch, self.end.offset)
 
     def begin_epoch(self, epoch: int) -> None:
-        """This node leads from the log end on. `epoch` enters the history before its first record is written."""
+        """Records that this node leads under `epoch` from the log end on. Call it before the first record of that epoch."""
         self.end.epochs.assign(epoch, self.end.offset)
 
     def replace_epochs(self, epochs: tuple[EpochEntry, ...]) -> None:
@@ -431,8 +431,8 @@ class HotLog:
             self._durability.recovery_point = segment.base
 
     def evict_oldest(self, offset: int) -> Eviction | None:
-        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None, also while
-        segments are swapped.
+        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None. Also None
+        while segments are swapped.
 
         The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""

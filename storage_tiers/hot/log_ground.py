@@ -1,4 +1,4 @@
-"""The values that all parts of one log share: its partition, its directory, and its means to read and write."""
+"""The values that all parts of one log share: its partition and directory, and the files, clock and random numbers."""
 
 from __future__ import annotations
 

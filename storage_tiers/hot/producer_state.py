@@ -11,11 +11,11 @@ remembered. Beyond that, the producer that wrote longest ago and has no open tra
 on the order of the batches, so replaying the log yields the same state.
 
 A transaction under an older epoch than its producer's has lost its marker, because a coordinator ends a transaction in every
-partition before the next epoch begins. Nothing of the later epoch joins it, and no marker of a later transaction decides it:
+partition before the next epoch begins. Nothing of the later epoch joins it, and no marker of a later transaction decides it.
 Kafka's broker lets both happen, and so commits aborted records, or aborts committed ones.
 
 Four differences from Kafka: the one above; producers expire by when they last wrote, not by their records' timestamps
-(otherwise importing old records would disable deduplication); loading drops none for age; their number is bounded.
+(otherwise importing old records would disable deduplication); loading drops no producer for its age; their number is bounded.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch == entry.epoch:
             first = header.base_sequence
-            # The common case. It repeats none: five batches hold far fewer records than there are sequences.
+            # The common case. The batch repeats none of them: five batches hold far fewer records than there are sequences.
             is_next = entry.batches and first == (entry.batches[-1].last_sequence + 1) & _MAX_SEQUENCE
             if is_next and entry.transaction_start < 0:
                 return None

@@ -80,13 +80,13 @@ def load(
 
 def possible_log_start(found: RecoveredLog, log_start: int, recovery_point: int, *, clean: bool) -> int:
     """The log start, or 0 if it is impossible: a clean stop leaves no log start above the end that it has flushed, so the
-    checkpoint was damaged or edited. After a crash, records above the end may have been deleted and lost."""
+    checkpoint was damaged or edited. After a crash it may be above the end, if deleted records were lost."""
     end = found.segments[-1].end if found.segments else log_start
     if log_start <= end:
         return log_start
     if clean and log_start > recovery_point:
         return 0
-    what = f"the log ends at {end}, below its log start {log_start}: the rest of it is deleted, and it begins at its log start"
+    what = f"the log ends at {end}, below its log start {log_start}: all its records are deleted, and it begins at log start"
     events.error(log, "recovery.cut", what=what, offset=end, was_flushed=end < recovery_point)
     return log_start
 
@@ -159,9 +159,9 @@ def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[lis
 
 
 def _date_newest(newest: Segment, directory: str) -> None:
-    """Dates the newest segment's first append by its first record, instead of its last one: a node that crashes often would
-    never offload it. A client's timestamp counts only if it lies between the beginning of the segment, when its snapshot was
-    written, and the file's last change."""
+    """Dates the newest segment's first append by its first record. Dated by its last record, the segment of a node that
+    crashes often would never be old enough to offload. A client's timestamp counts only if it lies between the beginning of
+    the segment, when its snapshot was written, and the file's last change."""
     first, began_ms = NO_TIMESTAMP, 0
     with contextlib.suppress(OSError, CorruptRecord):  # the next append reports it
         first = newest.first_batch_timestamp()

@@ -58,8 +58,8 @@ class BatchSpan(NamedTuple):
 class SegmentInfo:
     """A planner's view of a segment: offsets [base, end), sizes in bytes, times in ms.
 
-    `first_append_ms` is the steady time of the first append, -1 for an empty segment. After a restart it is that of the file's
-    last change or of the start, whichever is earlier, and for the newest segment its first record's, if that is earlier still.
+    `first_append_ms` is the steady time of the first append, -1 for an empty segment. After a restart it is the time of the
+    file's last change or of the start, whichever is earlier. The newest segment's is its first record's, if that is earlier.
     """
 
     base: int
@@ -113,7 +113,7 @@ class Segment:
         self.size = size
         self.end = base
         self.first_append_ms = -1
-        #: Max timestamp of the first batch, where rolling by time starts to count.
+        #: Max timestamp of the first batch, from which rolling by time counts.
         self.first_timestamp: int | None = None
         #: The largest timestamp and the last offset of the batch that has it; for a closed segment use `newest`.
         self.newest_timestamp = NO_TIMESTAMP
@@ -154,7 +154,7 @@ class Segment:
         self.start_indexes()
 
     def take_over(self, old: Segment, *, size: int, end: int, newest: TimeEntry, has_transactions: bool) -> None:
-        """Becomes the closed segment of rewritten files that begins where `old` did, and counts as being as old."""
+        """Becomes the closed segment of rewritten files that begins where `old` did, and inherits its age."""
         self.size, self.end = size, end
         self.newest_timestamp, self.newest_offset = newest
         self.first_append_ms = old.first_append_ms

@@ -69,10 +69,10 @@ class Segments:
         if found:
             found[-1].jitter_ms = self._jitter()
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
     @property
     def newest(self) -> Segment:
-        """The one that takes appends."""
+        """The segment that takes appends."""
         return self.all[-1]
 
     @property
@@ -91,7 +91,7 @@ class Segments:
         return SegmentTotals(size, len(rest), size - active, len(rest) - (active > 0), oldest)
 
     def infos(self) -> tuple[SegmentInfo, ...]:
-        """All, oldest first. StorageError if one cannot be read."""
+        """All segments, oldest first. StorageError if one cannot be read."""
         return tuple(self._info(segment) for segment in self.all)
 
     def oldest_info(self) -> SegmentInfo:

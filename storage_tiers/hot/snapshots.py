@@ -29,7 +29,7 @@ class Snapshots:
         self._directory = directory
         self.stored = set(stored)
         self.pending: dict[int, bytes] = {}
-        #: Bound of producers in a state.
+        #: The most producers in a state.
         self.max_producers = MAX_PRODUCERS
 
     def path(self, offset: int) -> str:
@@ -49,7 +49,7 @@ class Snapshots:
             self._files.unlink(self.path(offset))
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """The files of these snapshots are gone."""
+        """Forgets these snapshots, whose files are gone."""
         for offset in offsets:
             self.stored.discard(offset)
             self.pending.pop(offset, None)

@@ -24,7 +24,7 @@ from storage_tiers.hot import layout
 log = logging.getLogger(__name__)
 
 FILE_NAME = "fsync-failed"
-#: Read and written at once while a log is copied.
+#: Bytes read and written at a time while a log is copied.
 COPY_BYTES = 1 << 20
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
