@@ -18,7 +18,9 @@ class BackoffSettings:
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.longest:
-            raise ValueError(f"a back-off grows from above 0 to its bound, not from {self.first} to {self.longest}")
+            raise ValueError(
+                f"a back-off needs 0 < first <= longest, not first={self.first} and longest={self.longest}"
+            )
 
 
 class Backoff:

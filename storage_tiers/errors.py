@@ -24,7 +24,8 @@ class Advice(Enum):
 class LogError(Exception):
     """Base class. `str(error)` is a sentence for the user: what is wrong and what to do.
 
-    `log_start_offset` is the partition's if its log refused a validated batch, else -1; answers to producers contain it.
+    `log_start_offset` is the partition's log start if its log refused a validated batch, else -1. Answers to producers
+    contain it.
     """
 
     advice: ClassVar[Advice] = Advice.PAGE
@@ -67,7 +68,7 @@ class OffsetOutOfRange(LogError):
 
 
 class OffsetNotAvailable(LogError):
-    """The offset that the caller may read is not known yet."""
+    """The offset up to which the caller may read is not known yet."""
 
     advice = Advice.RETRY
 
@@ -97,7 +98,7 @@ class BrokerFenced(LogError):
 
 
 class StaleBrokerEpoch(LogError):
-    """The broker has registered again since: another process is that broker now."""
+    """The broker has registered again since: a newer process has its id."""
 
     advice = Advice.STOP
 
@@ -290,7 +291,7 @@ class TopicDeletionDisabled(LogError):
 
 
 class InvalidPartitions(LogError):
-    """A number of partitions that the topic cannot get, or a partition that it does not have."""
+    """A number of partitions that the topic cannot have, or a partition that it does not have."""
 
     advice = Advice.FIX
 
@@ -308,7 +309,7 @@ class InvalidReplicaAssignment(LogError):
 
 
 class NoReassignmentInProgress(LogError):
-    """The cancelled reassignment of a partition does not exist."""
+    """The partition has no reassignment to cancel."""
 
     advice = Advice.FIX
 

@@ -99,7 +99,7 @@ def _text(value: Plain) -> str:
     return json.dumps(value)
 
 
-# --- forms ------------------------------------------------------------------------------------------------------------
+# --- formats ----------------------------------------------------------------------------------------------------------
 def _event(record: logging.LogRecord) -> tuple[str, Mapping[str, Plain]]:
     """Name and fields; a line from another library is an event named `message`."""
     name = getattr(record, "event", None)
@@ -159,7 +159,7 @@ def set_up(
     level: int | str, form: Form | str, stream: TextIO | None = None, own: Mapping[str, Plain] | None = None
 ) -> None:
     """Makes this process's root logger write to `stream` (default: standard error) in that format, from that level on. The
-    fields `own` are in every event: they tell this process from others that write there."""
+    fields `own` are in every event: they distinguish this process from others that write to the same stream."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(own or {}) if form == "json" else Readable(own or {}))
     handler.addFilter(_Bound())
@@ -184,9 +184,9 @@ class _Bound(logging.Filter):
         return left_out is not None
 
 
-# --- what repeats -----------------------------------------------------------------------------------------------------
+# --- repeated events --------------------------------------------------------------------------------------------------
 class Troubles:
-    """Lasting failures, by the thing that fails: logged when one begins or changes its kind, and when it is over."""
+    """Lasting failures, by what fails. Each is logged when it begins, when its class changes, and when it ends."""
 
     def __init__(self, most: int = 10_000) -> None:
         """Remembers at most `most` failures. Beyond that the oldest is forgotten, and may be logged again."""

@@ -88,7 +88,7 @@ class TieredLog:
         if isinstance(found, ColdMiss):
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
-            # No batch is left at the bucket's last offsets: the next one is local.
+            # Compaction left no batch from `offset` to the bucket's end: the next one is local.
             return hot.reader.read(
                 found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one, aborted=aborted
             )
@@ -117,7 +117,7 @@ class TieredLog:
         return hit if hit is not None and hit.offset < upto_offset else None
 
     async def max_timestamp(self, *, upto_offset: int) -> TimestampOffset | None:
-        """The record of the largest timestamp, the first of them by offset; None, as in Kafka, if that record is not below
+        """The first record by offset that has the largest timestamp; None, as in Kafka, if that record is not below
         `upto_offset`."""
         best = self.hot.max_timestamp()
         if self.cold is not None and self.tier is not None and self.hot.log_start_offset < self.hot.local_start_offset:

@@ -41,10 +41,10 @@ class TurnScheduler:
         self._large, self._small = _Entrance(), _Entrance()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
-        #: Until when first slices begin in this turn of the loop; None until one has.
+        #: The time until which first slices may begin in this turn of the loop; None before the first.
         self._begins_until: float | None = None
         self._has_planned = False
-        #: Requests that wait for their first slice. Those that asked in vain (`_late`) come first.
+        #: Requests that wait for their first slice. `_late` holds those that were woken too late in a turn: they come first.
         self._beginning: deque[asyncio.Future[None]] = deque()
         self._late: deque[asyncio.Future[None]] = deque()
         self._steps: deque[Callable[[], None]] = deque()

@@ -15,7 +15,7 @@ from storage_tiers.uuids import parse_uuid, uuid_text
 NO_EPOCH = -1
 #: Producer id of a batch that is not idempotent.
 NO_PRODUCER_ID = -1
-#: The epoch after the last one that a client is given: its markers end transactions of any epoch.
+#: The epoch after the last one that a client can get. A marker with it ends a transaction of any epoch.
 FENCING_EPOCH = (1 << 15) - 1
 #: Timestamp of a batch without one.
 NO_TIMESTAMP = -1
