@@ -1,7 +1,7 @@
-"""Produces at a steady rate in its own process: a thread would hold the interpreter of the measured client, and appear as the
-broker's slowness.
+"""Produces at a steady rate in its own process. A thread would take the interpreter lock from the measured client, and that
+delay would look like a slow broker.
 
-python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at the first answer; ends with its input
+python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at the first answer; ends when its input does
 """
 
 from __future__ import annotations

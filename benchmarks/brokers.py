@@ -82,7 +82,7 @@ class Tidelog:
         self._node.spawn()
 
     def wait_ready(self) -> None:
-        """Returns once every broker serves: the bootstrap port takes connections before."""
+        """Returns once every broker serves. The bootstrap port accepts connections earlier."""
         self._node.wait_ready()
 
     def kill(self) -> None:

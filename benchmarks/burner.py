@@ -23,7 +23,7 @@ LEAST_BURST_MS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A process's use of the processor so far: seconds, and the number of times it went to sleep by itself."""
+    """A process's use of the processor so far: seconds, and the number of voluntary context switches."""
 
     seconds: float
     sleeps: int

@@ -1,4 +1,4 @@
-"""Cold data: a node whose history is in versitygw, an S3 server beside it, and nothing of it on local disk.
+"""Cold data: a node whose history is only in versitygw, an S3 server on the same machine, and not on local disk.
 
 Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; the effect on a producer
 of a scan, and of unrelated processes with the same processor use; and the memory of a hundred consumers with fetches of

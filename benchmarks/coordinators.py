@@ -82,8 +82,8 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
 
 
 def _beside(broker: Broker, tag: str, table: Table) -> float:
-    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: of an idle node,
-    and beside a process that only computes, as much as the group's clients did and in equally long bursts."""
+    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: p99 of an
+    idle node, and p99 beside a process that uses as much processor time as the group's clients did, in bursts as long."""
     with load.topic_for(broker.address, f"beside-{tag}") as topic:
 
         def p99() -> float:
@@ -153,7 +153,7 @@ def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, fl
 
 
 def _have_probed(address: str) -> None:
-    with suppress(LoadFailed):  # it is there from an earlier row
+    with suppress(LoadFailed):  # the topic exists from an earlier row
         load.create_topic(address, PROBED)
 
 

@@ -1,9 +1,9 @@
-"""Many clients of a broker, or of a cluster of brokers: many connections and partitions at once, requests of many partitions;
-with the brokers' processor time, and the client's own.
+"""Many connections and partitions at once on one broker or on a cluster, with the processor time of the brokers and of the
+client itself.
 
-Closed loop: each connection has a fixed number of requests in flight, and is one to the leader of its partitions: a connection
-with a request for all partitions is one to each leader, with the partitions that this leads. Every response's error codes are
-checked.
+Closed loop: each connection has a fixed number of requests in flight. It goes to the leader of its partition. Where requests
+hold all partitions, each client has a connection to every leader, for the partitions of that leader. Every response's error
+codes are checked.
 """
 
 from __future__ import annotations

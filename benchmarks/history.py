@@ -79,7 +79,7 @@ def _spelled() -> Sequence[tuple[str, str, float]]:
 
 
 def _check(live: ManifestSummary, limits: RetentionLimits) -> bool:
-    """A broker's check of a partition of which nothing expires."""
+    """A broker's check of a partition in which nothing expires."""
     assert live.oldest is not None
     return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)
 

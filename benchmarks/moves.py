@@ -1,5 +1,5 @@
-"""A partition moves between two brokers of one machine while a client writes: how long, how many bytes, and how long no broker
-takes a record. tidelog alone: Kafka would copy the whole partition.
+"""Moves a partition between two brokers on one machine while a client writes. Measures how long it takes, how many bytes it
+sends, and how long no broker accepts a record. For tidelog alone: Kafka would copy the whole partition.
 
 The partition has its history in the bucket, and HOT_BYTES that only its leader has. The writer sends RATE records a second and
 waits for each acknowledgement; the longest time between a send and its acknowledgement includes the client's own search for the
@@ -74,7 +74,7 @@ class _Writer:
     def __init__(self, address: str) -> None:
         self._producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 0})
         self._stop, self._longest = threading.Event(), 0.0
-        self._one()  # connections are made before
+        self._one()  # opens the connections, which is not measured
         self._longest = 0.0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -91,7 +91,7 @@ class _Writer:
         self._longest = max(self._longest, time.perf_counter() - began)
 
     def stop(self) -> float:
-        """After a few records at the new leader."""
+        """Stops after a few records at the new leader."""
         time.sleep(1)
         self._stop.set()
         self._thread.join()

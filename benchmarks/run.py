@@ -13,7 +13,7 @@ consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them
 segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count; `--write` saves
 the figures, each part with its own date, and updates the docs' tables and the plot.
 
-A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
+If a part fails or exceeds its limit, its rows are kept, the other parts still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Bench:
     def compaction(self) -> None:
         made, share = self.running(floor=False, settings=compaction.SETTINGS), self._arguments.share
         self.warm(made)
-        # The first round does not count: in it a JVM compiles its cleaner.
+        # The first round does not count, because a JVM compiles its cleaner in it.
         for broker in made.values():
             for _ in compaction.one_round(broker, f"{self._tag}-warm", share, Table()):
                 pass
@@ -345,7 +345,7 @@ def _limited(minutes: float) -> Iterator[None]:
 
 
 def _one_part(part: str, arguments: argparse.Namespace) -> bool:
-    """Runs the part and keeps its rows. True if it came to its end."""
+    """Runs the part and keeps its rows. True if it completed."""
     directory, table, began = Path(tempfile.mkdtemp(prefix="tidelog-bench-")), Table(), time.monotonic()
     cut_short = ""
     try:
@@ -389,7 +389,7 @@ def main() -> int:
         parser.error(f"no such parts: {', '.join(sorted(unknown))}; there are {', '.join(report.PARTS)}")
     failed = [part for part in wanted if not _one_part(part, arguments)]
     if failed:
-        print(f"did not come to their end: {', '.join(failed)}", file=sys.stderr)
+        print(f"did not complete: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -109,7 +109,7 @@ def _left(node: Node, case: Case) -> float:
 
 
 def _exchange(node: Node, request: bytes) -> str:
-    """Sends it and reads the response as fast as it comes; returns its description."""
+    """Sends the request and reads the response as fast as it arrives; returns a description of the response."""
     host, port = node.kafka.rsplit(":", 1)
     began = time.monotonic()
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:

@@ -43,7 +43,7 @@ def first_answer(broker: Broker) -> Iterator[tuple[str, str, float]]:
 
 
 def fill(address: str, tag: str) -> list[str]:
-    """Makes the topics and puts one batch of ten records into every partition; returns their names."""
+    """Creates the topics and puts one batch of ten records into every partition; returns their names."""
     names = [f"many-{tag}-{at}" for at in range(TOPICS)]
     batch = load.record_batch(10, 100)
     connection = load.Connection(address)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 JUDGED = "tidelog"
 #: The row of the scan that must continue at half its own rate while produce is timed beside it.
 BESIDE = "cold consume beside produce"
-#: The worst of the parts `stalls` and `callers`.
+#: The worst figures of the parts `stalls` and `callers`.
 MOST_IN_A_STALL = "any API's largest request: most processor time in a stall"
 MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor time in a stall"
 #: Rows of the part `moves`.
@@ -179,7 +179,7 @@ def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
 
 def rendered(rows: Sequence[Row]) -> str:
     """A Markdown table: every broker's median and, below it, the least and most of its rounds; tidelog's ratio to each
-    other one; what is wanted and whether it is met."""
+    other one; the target and whether it is met."""
     brokers = list(dict.fromkeys(name for row in rows for name in row.medians))
     others = [name for name in brokers if name != JUDGED]
     head = ["row", "unit", *brokers, *(f"{JUDGED} / {name}" for name in others), "target", "verdict"]

@@ -1,7 +1,7 @@
 """Transactions by Kafka's Java producer and consumer: small ones, the consume-transform-produce loop, and what they cost.
 
 The producer speaks version 2 of transactions (KIP-890) with both brokers. Both have `group.initial.rebalance.delay.ms` 0.
-Where a figure is judged by the broker's own plain rate, that rate of the same round stands beside it in a column of its own.
+If a figure is judged against the broker's own plain rate, that rate from the same round is in a separate column beside it.
 """
 
 from __future__ import annotations
