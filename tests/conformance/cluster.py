@@ -1,6 +1,6 @@
 """Three brokers of one controller in this process, each behind its gRPC server, and a client that is given one address.
 
-Broker 1 has the controller; the client is given the address of broker 2. Nothing is in a bucket.
+Broker 1 has the controller; the client is given the address of broker 2. The brokers have no object store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every object store must do: one suite for both ports and all stores.
+"""The conformance suite of object stores: one for both ports and all stores.
 
 A subclass provides the fixture `subject`. `Subject` names everything that a server lacks and the suite must allow for.
 """

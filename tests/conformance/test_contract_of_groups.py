@@ -57,7 +57,7 @@ RANGE = (MemberProtocol("range", b"\0\1sub"),)
 
 @pytest.fixture
 async def core(any_core: Driven) -> Driven:
-    """With a topic "t" of three partitions, and every group's coordinator loaded."""
+    """A core with a topic "t" of three partitions, and every group's coordinator loaded."""
     await coordinated(any_core.core.groups)
     await any_core.create("t", partitions=3)
     return any_core
@@ -105,7 +105,7 @@ async def kept(groups: Groups, topics: Sequence[TopicPartitionIndexes] | None = 
 
 
 async def until_kept(groups: Groups, expected: dict[str, list[int]]) -> None:
-    """Reads see what is committed, so a change may show a moment later."""
+    """A read sees only committed offsets, so a change may become visible a moment later."""
     async with asyncio.timeout(60):
         while await kept(groups) != expected:
             await asyncio.sleep(0.005)

@@ -53,7 +53,7 @@ NOWHERE = TopicPartition("nowhere", 3)
 
 @pytest.fixture
 async def core(any_core: Driven) -> Driven:
-    """With a topic "t" of three partitions."""
+    """A core with a topic "t" of three partitions."""
     await any_core.create("t", partitions=3)
     return any_core
 
@@ -197,7 +197,7 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
         (ListTransactions(states=frozenset({"Ongoing"})), {"two"}),
         (ListTransactions(states=frozenset({"Empty", "Ongoing"})), {"one", "two"}),
         (ListTransactions(producer_ids=frozenset({one.id})), {"one"}),
-        (ListTransactions(duration_ms=3_600_000), {"one"}),  # as in Kafka: it has no transaction that could be young
+        (ListTransactions(duration_ms=3_600_000), {"one"}),  # as in Kafka: an id without a transaction passes
         (ListTransactions(duration_ms=0, pattern="t.."), {"two"}),
         (ListTransactions(pattern="o|two"), {"two"}),
     ):

@@ -1,12 +1,12 @@
-"""Processes that end with the one that started them, also where it dies of a signal: a worker of pytest-xdist that aborts
-would leave its nodes and servers running beside all later tests.
+"""Child processes that end with their parent, even if a signal kills it. Otherwise a worker of pytest-xdist that aborts would
+leave its nodes and servers running during all later tests.
 
     process = start_child([sys.executable, "-m", "service.cli.main"], stdout=output)      # as subprocess.Popen
 
 The kernel kills a child once the thread ends that started it (PR_SET_PDEATHSIG in prctl(2)). A fixture may start its node in
 a thread of an executor that ends with the event loop, so children of other threads than the main one are started by a
-thread that never ends. `setpriv` asks the kernel: Python between fork and exec aborts where threads are in gRPC. Where it is
-missing, children outlive their parent.
+thread that never ends. `setpriv` makes the request to the kernel, because Python code between fork and exec aborts while
+threads are in gRPC. Without `setpriv`, children outlive their parent.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ManualClock:
         await waiter
 
     def step(self, ms: int) -> None:
-        """Moves the wall clock by `ms`, as somebody who sets it would."""
+        """Moves the wall clock by `ms`, as if it had been set."""
         self._stepped += ms
 
     def advance(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Builds `examples/grpc_go` into `.cache/bin`, with the commands in docs/sdk.md: once for each state of its sources and of
 the .proto files, half a minute of processor time.
 
-Go comes from where versitygw's does; modules and protoc's plugins come from the Go module proxy, pinned by `go.sum`.
+Go is the one that builds versitygw; modules and protoc's plugins come from the Go module proxy, pinned by `go.sum`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLUGINS = ("google.golang.org/protobuf/cmd/protoc-gen-go", "google.golang.org/gr
 
 
 def grpc_go() -> Path | str:
-    """The program, or why it cannot be built."""
+    """The program's path, or the reason why it cannot be built."""
     digest = hashlib.sha256()
     protos = [PROTOS / f"{name}.proto" for name in WANTED]
     for path in sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum", *protos]):

@@ -1,6 +1,6 @@
 """Builds `examples/reader_go` into `.cache/bin`: once for each state of its sources, a few seconds of processor time.
 
-Go comes from where versitygw's does; modules come from the Go module proxy, pinned by `go.sum`.
+Go is the one that builds versitygw; modules come from the Go module proxy, pinned by `go.sum`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCES = ROOT / "examples" / "reader_go"
 
 
 def reader_go() -> Path | str:
-    """The program, or why it cannot be built."""
+    """The program's path, or the reason why it cannot be built."""
     digest = hashlib.sha256()
     for path in sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]):
         digest.update(path.read_bytes())

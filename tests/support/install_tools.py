@@ -1,5 +1,5 @@
-"""Installs what the tests run and `pip` does not provide: Kafka's jars, Spark's connector for Kafka, kafkajs, promtool, the
-schemas of Kubernetes and versitygw. `python -m tests.support.install_tools`.
+"""Installs the tools that the tests run and `pip` does not provide: Kafka's jars, Spark's connector for Kafka, kafkajs,
+promtool, the schemas of Kubernetes and versitygw. `python -m tests.support.install_tools`.
 
 All but the last are required. Without versitygw (no Go available) the S3 suites run on moto alone and say so.
 """

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools, from Maven Central: the judge of our files. Fetched once into `.cache/kafka-<version>`."""
+"""Apache Kafka's own tools, from Maven Central, which check our files. Fetched once into `.cache/kafka-<version>`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECTOR = (
 ROOT = Path(__file__).resolve().parents[2] / ".cache" / f"kafka-{VERSION}"
 FETCH_SECONDS = 900
 TOOL_SECONDS = 120
-#: Options of Java for processes that are short: they start sooner, and never become as fast.
+#: Java options for short processes, which start sooner with them but never become as fast.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>

@@ -1,4 +1,4 @@
-"""What a field of a kio entity holds, by its annotation: shared by the oracles that build requests from nested dicts."""
+"""The types in a field of a kio entity, from its annotation. Shared by the oracles that build requests from nested dicts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Files of a directory that a running node changes meanwhile.
 
-`Path.rglob` fails when a directory goes between its listing and its visit, which a store's sweep of empty directories does.
-`glob` passes over it.
+`Path.rglob` fails if a directory disappears between its listing and its visit, as when a store removes empty directories.
+`glob` skips it.
 """
 
 from __future__ import annotations

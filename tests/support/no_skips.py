@@ -33,17 +33,17 @@ ALLOWED = (
     Allowed(
         r"/test_object_store\.py::TestS3::test_odd_keys_are_keys\[(moto|versitygw)-",
         r"this server maps keys to paths",
-        "the test server refuses the key; the memory and directory stores are asked for all of them",
+        "the test server refuses the key; the memory and directory stores are tested with all of them",
     ),
     Allowed(
         r"/test_kubernetes\.py::test_kustomize_builds_them",
         r"no kubectl",
-        "no registry of packages has it; the same resources are held against their schemas file by file",
+        "no registry of packages has it; the same resources are validated against their schemas file by file",
     ),
     Allowed(
         r"/test_scheduling\.py::",
         r"this kernel grants no slices|no schedstat",
-        "Linux before 6.12 has no slices to ask for, and a node on it asks for none; schedstat is a choice of who built it",
+        "Linux before 6.12 has no slices, so a node on it requests none; schedstat is a build option of the kernel",
     ),
 )
 

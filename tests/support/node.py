@@ -5,7 +5,7 @@
         node.kill()                                   # SIGKILL, as a crash
         node.start()                                  # the same directory, the same ports
 
-A node is ready when its own `endpoints.json` is there and `/readyz` answers 200. What the process prints goes to
+A node is ready when its own `endpoints.json` is there and `/readyz` answers 200. The process's output goes to
 `node.output_path`; a failed start shows its end. The process is always ended by its id, even when the test fails.
 """
 
@@ -33,7 +33,7 @@ _PAUSE_S = 0.02
 
 
 def _environment() -> dict[str, str]:
-    """Without what is said to the tests: a node refuses settings that it does not know."""
+    """Without the variables for tests only: a node refuses settings that it does not know."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_FAULT_")}
 
 
@@ -78,7 +78,7 @@ class Node:
         self.kill()
 
     def start(self, *, timeout: float = START_TIMEOUT_S) -> Node:
-        """Starts the process and returns once it is ready. On the ports it had, if it ran before."""
+        """Starts the process and returns once it is ready. It keeps the ports of an earlier start."""
         self.spawn()
         try:
             self.wait_ready(timeout)
@@ -147,7 +147,7 @@ class Node:
         return self.start()
 
     def signal(self, number: int) -> None:
-        """Sends a signal; SIGSTOP and SIGCONT make a node that hangs."""
+        """Sends a signal; SIGSTOP makes the node hang until SIGCONT."""
         if self.process is None:
             raise NodeFailed("the node was never started")
         self.process.send_signal(number)

@@ -1,8 +1,8 @@
 """Ports that belong to one test, from before its server starts until after its last restart.
 
 A port that the kernel chooses (`bind` to 0) is in the range of outgoing connections: while a server is down between two
-starts, any client of a neighbouring test may get it as its own end. These ports are below that range, and every process of
-tests has a block of its own, as long as it lives: neither the workers of a run nor two runs on one machine share one.
+starts, any client of a neighbouring test may get it as its own end. These ports are below that range, and every test
+process has a block of its own as long as it lives: neither the workers of a run nor two runs on one machine share one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE = (_END - _FIRST) // _BLOCKS
 
 def own_block(path: Path) -> int | None:
     """The first block that no other process has locked in the file. None if all are taken."""
-    # Never closed: the lock goes with the process. One that it starts inherits neither.
+    # Never closed: the lock ends with the process. Child processes inherit neither the descriptor nor the lock.
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for block in range(_BLOCKS):
         try:
@@ -38,7 +38,7 @@ def own_block(path: Path) -> int | None:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Cycles through the ports of this process from a random start: one that was left running keeps few of the first ones."""
+    """Cycles through the ports of this process from a random start, because servers left running may hold the first ones."""
     block = own_block(Path(tempfile.gettempdir(), f"tidelog-test-ports-{os.getuid()}"))
     first = _FIRST + (SystemRandom().randrange(_BLOCKS) if block is None else block) * _SIZE
     return itertools.islice(itertools.cycle(range(first, first + _SIZE)), SystemRandom().randrange(_SIZE), None)
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 def consecutive_ports(count: int) -> list[int]:
-    """As many ports, one after another, on which nothing listens."""
+    """`count` consecutive ports on which nothing listens."""
     ports = [free_port()]
     while len(ports) < count:
         following = free_port()

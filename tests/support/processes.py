@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def state_of(pid: int) -> str:
-    """As ps(1) shows it; empty for no process."""
+    """The state letter that ps(1) shows; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

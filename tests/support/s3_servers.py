@@ -36,7 +36,7 @@ BUCKET = "tidelog-test"
 VERSITYGW = Path(__file__).resolve().parents[2] / ".cache" / "bin" / "versitygw"
 START_SECONDS = 60
 
-#: Makes the AWS SDKs of this process and its children use the test servers' keys, and nobody else's settings.
+#: Makes the AWS SDKs of this process and its children use the test servers' keys, and no other settings.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -84,7 +84,7 @@ class S3Server:
         self.client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
-        """Ends the server and waits for it. moto gets SIGKILL: SIGTERM takes it some seconds, and it holds nothing durable."""
+        """Ends the server and waits for it. moto gets SIGKILL: SIGTERM takes seconds, and it holds nothing durable."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if self.directory is None else signal.SIGTERM)
         try:

@@ -1,4 +1,4 @@
-"""No child outlives the process that started it, and each outlives the thread that did."""
+"""No child outlives the process that started it, and each child outlives the thread that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds threads at a chosen point until a test lets them go on."""
+"""Holds threads at a chosen point until a test lets them continue."""
 
 from __future__ import annotations
 
