@@ -116,13 +116,13 @@ class LeaderNotAvailable(LogError):
 
 
 class FencedLeaderEpoch(LogError):
-    """The caller's epoch is older than ours."""
+    """The caller's epoch is older than this broker's."""
 
     advice = Advice.REDIRECT
 
 
 class UnknownLeaderEpoch(LogError):
-    """The caller's epoch is newer than ours."""
+    """The caller's epoch is newer than this broker's."""
 
     advice = Advice.RETRY
 

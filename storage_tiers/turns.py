@@ -193,7 +193,7 @@ class Turn:
 
     def resume(self) -> None:
         """Called when the request continues after a wait, in which others used the loop. Unless it has used up its first
-        slice, it gets that again, and does not wait for long requests."""
+        slice, it gets a full one again, and does not wait for long requests."""
         if not self._has_entered:
             self._until = self._scheduler.seconds() + FREE_S
 

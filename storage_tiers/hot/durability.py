@@ -1,4 +1,4 @@
-"""How far a partition's log is durable, and what the next flush has to write: one flush at a time.
+"""Tracks how far a partition's log is durable and what the next flush has to write. One flush runs at a time.
 
 Invariants: everything below `recovery_point` survives a power loss; `pending` lists, oldest first, the closed segments whose
 indexes exist only in memory; after a failed fsync nothing is flushed until the log is reopened, because a second fsync that

@@ -182,8 +182,8 @@ class ProducerStateManager:
         is_later = entry.transaction_start >= 0 and entry.epoch + 1 < producer_epoch < FENCING_EPOCH
         if transaction_version >= 2 and is_later:
             raise InvalidProducerEpoch(
-                f"producer {producer_id}: a marker of epoch {producer_epoch} is of a later transaction than the open one of "
-                f"epoch {entry.epoch} at offset {entry.transaction_start}, whose marker is lost"
+                f"producer {producer_id}: a marker of epoch {producer_epoch} belongs to a later transaction than the open one "
+                f"of epoch {entry.epoch} at offset {entry.transaction_start}, whose marker is lost"
             )
         self._check_epoch(producer_id, producer_epoch, entry)
         if coordinator_epoch < entry.coordinator_epoch:

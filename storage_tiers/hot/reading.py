@@ -65,8 +65,8 @@ class LogReader:
         """Bytes from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`; one slice for each
         of at most MOST_SEGMENTS segments.
 
-        The answer has at most `max_bytes`, so its last batch may be partial. The first batch is never partial: if it exceeds
-        the limit it is sent whole with `min_one`, and else the answer is empty. The answer is also empty at the log end. The
+        The answer has at most `max_bytes`, so its last batch may be partial. The first batch is never partial. If it exceeds
+        the limit, it is sent whole with `min_one`; otherwise the answer is empty. The answer is also empty at the log end. The
         caller releases the slices' files. OffsetOutOfRange outside [local start, log end]. A closed segment that ends before
         `offset` is a gap left by compaction, or damage: the next segment is read, or without `over_gaps` StorageError is
         raised. Adds to `aborted` the transactions that overlap the answer, for readers of committed records.

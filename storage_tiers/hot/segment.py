@@ -225,7 +225,7 @@ class Segment:
         self.walk(StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).last_position())
 
     def walk(self, position: int) -> None:
-        """Adds the batches in [position, size) to the indexes and `end`. StorageError if other bytes than batches are there."""
+        """Adds the batches in [position, size) to the indexes and `end`. StorageError for bytes that are no batch."""
         for chunk in read_batches(self.file().fd, position, self.size):
             if chunk.stop != WHOLE:
                 raise StorageError(

@@ -5,8 +5,8 @@ so the buffer is the bound. The inflated size is mostly unknown (Java writes LZ4
 a few times the input usually suffices; otherwise it grows eightfold up to the bound. A decoder also keeps its window
 (Zstandard's is at most as large as its output, and never above 128 MiB).
 
-Writes what Java's clients read: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks without
-content checksum; Zstandard frames. Reads all of these, raw snappy, and anything else the formats allow.
+Writes the formats that Java's clients read: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks
+without content checksum; Zstandard frames. Reads all of these, raw snappy, and anything else the formats allow.
 """
 
 from __future__ import annotations

@@ -226,7 +226,10 @@ STORE_ROWS = (
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
     row("none was ever seen here", REPAIR + "without_a_manifest_seen_before_the_newest_one_is_restored"),
-    row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
+    row(
+        "Consume these from this node and save them",
+        REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept",
+    ),
     row("If this node's history is the one to keep", REPAIR + "the_chosen_one_of_two_histories_is_restored"),
     row("there was a newer manifest", REPAIR + "a_newer_manifest_seen_before_is_restored"),
     row(
@@ -322,7 +325,7 @@ STORE_ROWS = (
     row("give this user the right to", LIBRARIES + "a_directory_is_readable_after_access_is_granted"),
     row(
         "^correct the store's settings$|^allow s3:ListBucket|check AWS_|this machine's clock is wrong; set it|"
-        "the bucket is in another region; set it|Check the store's URL",
+        "the bucket is in another region; set that region|Check the store's URL",
         COLD + "stores/test_s3.py::test_denied_access_is_refused_with_advice",
         LIBRARIES + "a_request_refused_by_s3_succeeds_after_the_correction",
         COLD + "stores/test_s3.py::test_wrong_keys_are_refused_by_a_real_server",

@@ -137,7 +137,7 @@ async def test_a_bucket_that_is_missing_is_created(versitygw: S3Server) -> None:
         (403, "AccessDenied", "allow s3:ListBucket"),
         (403, "InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID or the profile"),
         (403, "SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY"),
-        (400, "AuthorizationHeaderMalformed", "the bucket is in another region; set it"),
+        (400, "AuthorizationHeaderMalformed", "the bucket is in another region; set that region"),
         (400, "SomethingElse", "correct the store's settings"),
     ],
 )

@@ -177,7 +177,7 @@ async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_p
         job = Local(tmp_path).job(manifest.end, 10, epoch=epoch, text="there")
         theirs = await other.extend(replace(job, epochs=led(node).log.hot.end.epochs.entries()))
         said = await node.core.cold.repair(T0, apply=True)
-        assert "Consume them from here and keep them before anything else; nothing was changed" in said.refused
+        assert "Consume these from this node and save them first; nothing was changed" in said.refused
         assert f"from offset {manifest.end} on" in said.refused
         kept = [record.value for record in await node.read_all("t", start=manifest.end)]
         assert kept == [b"only here 0", b"only here 1", b"only here 2"]

@@ -367,8 +367,8 @@ class _Draft:
         return True
 
     def _longest_run(self) -> tuple[int, int]:
-        """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0, except the newest of their
-        kind, which may still be merged, and runs before a page of level 1, which `unfold` has opened."""
+        """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0. The newest pages of a kind
+        may still be merged and do not count. Nor does a run before a page of level 1, because `unfold` has opened it."""
         newest = {
             kind: [index for index, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
         }

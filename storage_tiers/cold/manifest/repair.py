@@ -196,9 +196,9 @@ def basis(
     if shown.line != saved.line and shown.commit > saved.commit and lost is None:
         if local.end > saved.end and shown.end > saved.end:
             return Refused(
-                f"another node has repaired {saved.ids} and continued to offset {shown.end}; the local log has records from "
-                f"offset {saved.end} on that are not among them, and would be discarded. Consume them from here and keep "
-                "them before anything else; nothing was changed"
+                f"another node has repaired {saved.ids} and continued to offset {shown.end}. The local log has other "
+                f"records from offset {saved.end} on, which would be discarded. Consume these from this node and save them "
+                "first; nothing was changed"
             )
         return shown  # another node's repair, which lacks nothing
     stray = _stray(shown, saved)

@@ -38,7 +38,9 @@ def replace_segments(
     if not old or (new.base, new.end) != (old[0].base, old[-1].end):
         raise InvalidRequest(f"{new.key} has other offsets than the segments that it replaces in {manifest.ids}")
     if manifest.sidecar is not None and old[-1].sidecar_key == manifest.sidecar.key:
-        raise InvalidRequest(f"{old[-1].key} is the newest segment of {manifest.ids}: it stays until another follows")
+        raise InvalidRequest(
+            f"{old[-1].key} is the newest segment of {manifest.ids}: it stays until a newer one follows"
+        )
     if {new.key, new.sidecar_key} & set(manifest.keys()):
         raise InvalidRequest(f"{new.key} is already in the manifest of {manifest.ids}; upload under a new uuid")
     opened = [ref for ref in manifest.live_pages if ref.base < new.end and new.base < ref.end]

@@ -2,7 +2,7 @@
 
 It answers every periodic question about a partition: whether something expires or is due to be swept, and whether the
 manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded when a
-segment is asked for (`cold/read/known_segments.py`).
+segment is needed (`cold/read/known_segments.py`).
 
 Pure. Not promised: anything about single segments other than the oldest one.
 """

@@ -69,7 +69,7 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
     _check_incarnation(found, new.incarnation)
     if new.topic_id in found.earlier or (found.topic_id == new.topic_id and found.state is State.DELETED):
         raise FencedWriter(
-            f"topic {new.topic} with id {new.topic_id} was deleted or replaced in the bucket, where the name now means "
+            f"topic {new.topic} with id {new.topic_id} was deleted or replaced in the bucket, where the name now refers to "
             f"{found.topic_id} ({found.state.value})"
         )
     if found.topic_id == new.topic_id:

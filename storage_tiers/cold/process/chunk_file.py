@@ -56,9 +56,9 @@ class ChunkFile:
 
     def write(self, piece: bytes | memoryview) -> None:
         """StorageError if the disk refuses the write; TierCorrupt at the end of a MiB that fails its checksum, or beyond the
-        length that was asked for."""
+        requested length."""
         if self._size + len(piece) > self._length:
-            raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes it was asked for")
+            raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes requested")
         view = memoryview(piece)
         try:
             done = 0

@@ -174,7 +174,7 @@ class DeletePartition(Question[Manifest]):
 @dataclass(frozen=True, slots=True)
 class TakenPartition:
     """A manifest after its new owner has claimed it. `committed_at` (ms) is the time of the commit that set `end`, before the
-    claim. `producer_id` is the highest in the producer state at `end`, -1 if there is none or it was not asked for."""
+    claim. `producer_id` is the highest in the producer state at `end`, -1 if there is none or it was not requested."""
 
     deleted: bool
     leader_epoch: int

@@ -22,7 +22,7 @@ class Deadline(Enum):
 
     NONE = "the store is not asked; the answer does not say whether it works"
     READ = "read_deadline_s for all attempts: the read is repeated while the store does not answer"
-    COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
+    COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is unknown"
     OFFLOAD = "as COMMIT, counted from when an offload slot is free"
     STEPS = "each of its reads and commits has its own"
 

@@ -1,1 +1,1 @@
-"""Cold reads in the broker: what is cached, what must be fetched, how far ahead and how fast. Imports no S3 library."""
+"""Cold reads in the broker: the chunk cache, downloads, read-ahead and their pace. Imports no S3 library."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from storage_tiers.clock import Clock
 from storage_tiers.errors import TierCorrupt
 
-#: Seconds after its second failure until a corrupt object is asked for again.
+#: Seconds after its second failure before a corrupt object is requested again.
 CORRUPT_S = 1.0
 #: The most failures remembered; the oldest is dropped first.
 MOST = 1000

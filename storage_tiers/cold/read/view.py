@@ -162,8 +162,8 @@ class ColdView:
     async def complete(self, attempt: Callable[[], T]) -> T:
         """Retries until nothing is missing. Raises what a download raised, or TierUnavailable after MAX_STEPS.
 
-        Where the cache is too small for all readers, one at a time holds its downloaded chunks while it waits for the rest: so
-        one reader always makes progress, and no two wait for each other.
+        If the cache is too small for all readers, one reader at a time holds its downloaded chunks while it waits for the rest.
+        So one reader always makes progress, and no two wait for each other.
         """
         for _ in range(STEPS_WITHOUT_HOLDING):
             try:
@@ -213,7 +213,7 @@ class ColdView:
         found = [self._hydrator.chunk(segment, index) for index in indexes]
         present = [file for file in found if file is not None]
         if len(present) != len(found):
-            self.front(segment)  # its checksums come first
+            self.front(segment)  # the checksums are needed first
             raise Missing(
                 lambda: self._hydrator.bring_chunks(segment, indexes), lambda: self._hydrator.chunks(segment, indexes)
             )
@@ -295,4 +295,6 @@ async def _warm(file: SharedFile, position: int, length: int) -> None:
     finally:
         file.release()
     if len(data) < length:
-        raise StorageError(f"the cached chunk {file.path} is shorter than it was written; something else changes it")
+        raise StorageError(
+            f"the cached chunk {file.path} is shorter than when it was written; something else changed it"
+        )

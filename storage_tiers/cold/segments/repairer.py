@@ -111,7 +111,7 @@ class Repairer:
     async def _repair_manifest(
         self, local: LocalEvidence, accepted: Sequence[OffsetRange], *, apply: bool
     ) -> tuple[RepairReport, Manifest | None]:
-        # Before the manifest is read: one that a first commit creates meanwhile is then seen.
+        # Asked before the manifest is read, so that a manifest that a first commit creates meanwhile is seen.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
         lost = None

@@ -82,7 +82,7 @@ def build(
     """
     if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):
         raise InvalidRequest(
-            f"offsets [{base}, {end}) in {length} bytes are not a segment: it has 1 byte to 4 GiB, and as many offsets"
+            f"offsets [{base}, {end}) in {length} bytes are no segment: one has 1 byte to 4 GiB, and 1 to 2^32 offsets"
         )
     walk = _SegmentWalk(base, end, source if isinstance(source, str) else "the segment", position)
     with _Source(source, position, length) as pieces:
@@ -209,13 +209,13 @@ class _SegmentWalk:
         try:
             header = record_batch.read_header(piece)
         except CorruptRecord as error:
-            raise CorruptRecord(f"byte {at} of the segment begins no whole batch: {error}") from error
+            raise CorruptRecord(f"no whole batch begins at byte {at} of the segment: {error}") from error
         if (
             (size := header.size) < len(piece)
             or size > source.length - at
             or header.magic != record_batch.CURRENT_MAGIC
         ):
-            raise CorruptRecord(f"byte {at} of the segment begins no whole batch of format v2")
+            raise CorruptRecord(f"no whole batch of format v2 begins at byte {at} of the segment")
         before = self.next_offset
         self._batch(
             at, piece, 0, size, header.base_offset, header.next_offset, header.leader_epoch, header.max_timestamp

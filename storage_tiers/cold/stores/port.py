@@ -139,7 +139,7 @@ def check_key(key: str) -> None:
 def check_put(key: str, if_absent: bool, if_match: str | None) -> None:
     check_key(key)
     if if_absent and if_match is not None:
-        raise StoreRefused(f"a write of {key} cannot demand both that it is absent and that it is a certain version")
+        raise StoreRefused(f"a write of {key} cannot require both an absent key and a certain version")
 
 
 def next_folder(key: str, prefix: str) -> str | None:

@@ -368,7 +368,7 @@ class S3Store:
             raise s3_common.no_bucket(self._location) from None
 
     async def _call(self, action: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-        """Awaits one request of the library. Its errors are converted to ours only here."""
+        """Awaits one request of the library. Only this method converts the library's errors to LogErrors."""
         try:
             async with asyncio.timeout(self._call_seconds):
                 return await request

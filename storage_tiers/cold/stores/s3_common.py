@@ -49,9 +49,9 @@ _ADVICE = {
     "InvalidAccessKeyId": "the server does not know this access key; check AWS_ACCESS_KEY_ID or the profile",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key; check AWS_SECRET_ACCESS_KEY",
     "RequestTimeTooSkewed": "this machine's clock is wrong; set it",
-    "PermanentRedirect": "the bucket is in another region; set it",
-    "AuthorizationHeaderMalformed": "the bucket is in another region; set it",
-    "NotImplemented": "the server lacks what tidelog needs of S3",
+    "PermanentRedirect": "the bucket is in another region; set that region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region; set that region",
+    "NotImplemented": "the server lacks a part of S3 that tidelog needs",
 }
 
 
@@ -175,7 +175,7 @@ def error_code(error: BaseException | None) -> str:
 
 
 def explain(error: Exception, location: StoreLocation, action: str, *, conditional: bool = False) -> LogError:
-    """Converts an error of the SDK or its transport to ours."""
+    """Converts an error of the SDK or its transport to a LogError."""
     where = f"cannot {action.strip()} in {location.url}"  # a listing of everything has no prefix
     if isinstance(error, sdk.ClientError):
         return _explain_answer(error, where, location, conditional)

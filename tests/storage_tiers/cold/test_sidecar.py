@@ -201,8 +201,8 @@ def test_unknown_sections_are_ignored_and_newer_formats_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (segment([(1, 10, 1)])[0][:-1], "begins no whole batch"),
-        (segment([(1, 10, 1)])[0] + b"\0" * 61, "begins no whole batch"),
+        (segment([(1, 10, 1)])[0][:-1], "no whole batch of format v2 begins"),
+        (segment([(1, 10, 1)])[0] + b"\0" * 61, "no whole batch begins"),
         (segment([(1, 10, 1)], base=99)[0], "outside"),
         (segment([(5, 10, 1)])[0] * 2, "outside"),
         (segment([(1, 10, 1)], base=100)[0] + segment([(1, 10, 1)], base=101, epoch=2)[0], "leader epoch 2, after 3"),

@@ -242,7 +242,7 @@ def test_a_later_epoch_does_not_join_a_transaction_whose_marker_is_lost() -> Non
 def test_a_marker_of_a_later_transaction_does_not_decide_one_whose_marker_is_lost() -> None:
     state = ProducerStateManager()
     written(state, header(1, 0, epoch=3, transactional=True), 0)
-    with pytest.raises(InvalidProducerEpoch, match="is of a later transaction"):
+    with pytest.raises(InvalidProducerEpoch, match="belongs to a later transaction"):
         state.check_marker(9, 5, 7, transaction_version=2)
     state.check_marker(9, FENCING_EPOCH, 7, transaction_version=2)  # ends whatever is open
     state.check_marker(9, 5, 7)  # an operator's, or of a fenced producer before version 2
