@@ -49,7 +49,7 @@ SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, 
 #: Settings for the rows of `fresh`, where groups wait for members as they do by default.
 FRESH_SETTINGS: dict[str, str | int | bool] = {"offsets.topic.num.partitions": 50}
 DELAY_S = 3.0
-#: Members and delays: one that joins while a new group waits makes it wait once more.
+#: (members, delays): a member that joins while a new group waits makes the group wait once more.
 DELAYED = ((1, 1), (100, 2))
 #: The topic that `stalls.Probe` writes to.
 PROBED = "small"

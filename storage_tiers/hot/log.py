@@ -431,8 +431,8 @@ class HotLog:
             self._durability.recovery_point = segment.base
 
     def evict_oldest(self, offset: int) -> Eviction | None:
-        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None. Also None
-        while segments are swapped.
+        """Removes the oldest segment from the log if it is closed and ends at or below `offset`. Returns None
+        otherwise, and while segments are swapped.
 
         The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""

@@ -16,7 +16,7 @@ cdef class Walk:
     cdef Py_ssize_t size, aborted_count
     cdef long long start, stop
     cdef bint verify
-    # The batch in work, and what its header says; its next record.
+    # The current batch, fields of its header, and its next record.
     cdef readonly Py_ssize_t batch, batch_end
     cdef readonly long long index
     cdef bint opened

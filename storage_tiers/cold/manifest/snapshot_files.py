@@ -38,7 +38,7 @@ async def newest_snapshot(store: ObjectStore, cluster_id: str) -> ObjectInfo | N
 
 
 async def _all(store: ObjectStore, cluster_id: str) -> list[tuple[ObjectInfo, int, int]]:
-    """With incarnation and index, oldest first."""
+    """All snapshots with their incarnation and index, oldest first."""
     found = []
     async for info in store.list(keys.metadata_prefix(cluster_id)):
         try:

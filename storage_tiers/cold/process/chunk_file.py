@@ -4,7 +4,7 @@ Invariants: the file gets its final name only when all its bytes have arrived an
 again; a failure leaves no file.
 
 Each piece is checked and written on arrival, while it is in the processor's cache and its memory can be reused for the next:
-collecting a chunk and writing it at once costs more than twice the processor time. The write goes to the page cache, which
+collecting a chunk and writing it in one call costs more than twice the processor time. The write goes to the page cache, which
 takes less time than handing it to a thread. The file needs no fsync: the cache is emptied at every start.
 
 Not promised: that the event loop progresses while the disk hangs.
