@@ -1,9 +1,9 @@
 """One offset space over both tiers: a partition's local segments and the segments that its manifest names in the store.
 
-Invariants: [log start, log end) is readable without gap or repeat during evictions: local segments serve from their first
-offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3). An answer planned from
-a local segment keeps its descriptor open, so the segment can be evicted meanwhile. Records that a local segment lacks, or that
-cannot be read from it, are served from the bucket if it holds them.
+Invariants: [log start, log end) is readable without gap or repeat during evictions. Local segments serve from their first
+offset on, the manifest's segments serve everything before it, and eviction never passes the manifest's durable end (I3). An
+answer planned from a local segment keeps its descriptor open, so the segment can be evicted meanwhile. Records that a local
+segment lacks, or that cannot be read from it, are served from the bucket if it holds them.
 
 Not promised: an immediate answer to a cold read. `read` may return a `ColdMiss`, whose waiter completes when a retry is
 worthwhile.

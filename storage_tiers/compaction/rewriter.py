@@ -4,11 +4,11 @@ beside the old ones, under names that end in `.cleaned`.
 No existing file is changed: the owner of the log swaps the files (`storage_tiers.hot.swap`). Runs in any process that
 sees the directory.
 
-Invariants: every batch that is read has the right CRC-32C, so that damage is never written again under a new checksum; a
-rewritten group begins and ends at the offsets where its segments do; its files are synced before they are reported. Memory is
-the map's, one chunk of reading and one of writing.
+Invariants: the CRC-32C of every batch is verified when it is read, so that damage never gets a new checksum. A rewritten group
+begins and ends at the offsets where its segments do. Its files are synced before they are reported. Memory holds the map, one
+chunk of reading and one of writing.
 
-Not promised: that the log can take the files; it may have been truncated meanwhile.
+Not promised: that the log can use the files; it may have been truncated meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One batch that a thread writes past the log end, where nothing reads: `Appender.begin_write` creates it, `finish_write`
-makes the batch part of the log, `stop_write` cancels it.
+"""One batch that a thread writes past the log end, where nothing reads. `Appender.begin_write` creates the write,
+`finish_write` makes the batch part of the log, and `stop_write` cancels the write.
 
-Invariants: the batch header stays zero until the write is finished, so that recovery finds no batch there; the log leaves the
-file alone while a thread writes, because `stop` waits for the thread; the write holds a counted descriptor until then, so that
-its number cannot be reused for another file.
+Invariants: the batch header stays zero until the write is finished, so that recovery finds no batch there. The log leaves the
+file alone while a thread writes, because `stop` waits for the thread. Until then the write holds a counted descriptor, so that
+the descriptor's number cannot be reused for another file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tracks how far a partition's log is durable and what the next flush has to write. One flush runs at a time.
 
-Invariants: everything below `recovery_point` survives a power loss; `pending` lists, oldest first, the closed segments whose
-indexes exist only in memory; after a failed fsync nothing is flushed until the log is reopened, because a second fsync that
+Invariants: everything below `recovery_point` survives a power loss. `pending` lists, oldest first, the closed segments whose
+indexes exist only in memory. After a failed fsync nothing is flushed until the log is reopened, because a second fsync that
 succeeds proves nothing. `flush` defines the steps of a flush and their order.
 
 Not promised: indexes on disk after each flush. A flush that cannot write them still makes the log durable; a later one writes

@@ -1,9 +1,9 @@
 """Names inside a data directory, as in Kafka.
 
-`<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed has a
-suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented; the files of a rewritten
-segment end in `.cleaned` until they replace others. The next start removes all of these except `-stray`, which an operator
-may want to inspect, and the `.cleaned` files that a `.swap` names: that swap was prepared and is completed.
+`<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed ends in
+`-delete` or `-stray`, a file in `.deleted`. A `.tmp` file is one whose rename a crash prevented. The files of a rewritten
+segment end in `.cleaned` until they replace others. The next start removes all of these, with two exceptions: `-stray`, which
+an operator may want to inspect, and the `.cleaned` files that a `.swap` names, because that swap was prepared and is completed.
 """
 
 from __future__ import annotations

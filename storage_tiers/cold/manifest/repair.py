@@ -13,9 +13,10 @@ local log, for objects that are missing.
              missing, and the loss accepted by name      that manifest, with a segment without records in its place
              anything else                               refused, with the missing keys
 
-Invariants: no key that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
-seen, the commit number is above every one seen, log start is the largest seen, but at most `end`; `added` and pins are kept,
-so that no reader's cursor skips or repeats a commit. `end` falls only to an offset from which the local log has the records.
+Invariants: no key that was removed or tombstoned becomes live again. Leader epoch, incarnation and `swept` are the largest
+seen, the commit number is above every one seen, and log start is the largest seen, but at most `end`. `added` and pins are
+kept, so that no reader's cursor skips or repeats a commit. `end` falls only to an offset from which the local log has the
+records.
 A range is given up only if the operator named exactly its offsets and the store holds none of its records; no other record
 ever gets these offsets.
 
@@ -169,9 +170,9 @@ def basis(
 ) -> Manifest | Refused | None:
     """The manifest that a repair begins with; None if the manifest needs none.
 
-    `shown` is what the store shows (None: nothing that can be read), `saved` the newest manifest seen here; `lost` names
-    something live in the saved manifest that the shown one lacks (`lineage.lost`; None: nothing, or one of the two is
-    absent); `local` is the range of offsets in the local log. `uncommitted`: if both manifests are absent, everything else
+    `shown` is the store's manifest (None: absent or unreadable), `saved` the newest one seen here. `lost` names something
+    live in the saved manifest that the shown one lacks (`lineage.lost`; None: nothing, or one of the two is absent). `local`
+    is the range of offsets in the local log. `uncommitted`: if both manifests are absent, everything else
     shows that there never was one."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(

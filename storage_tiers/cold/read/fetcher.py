@@ -1,9 +1,9 @@
-"""Downloads what cold reads need: sidecars into memory, chunks into the cache. One for all partitions of a broker.
+"""Downloads the data that cold reads need: sidecars into memory, chunks into the cache. One serves all partitions of a broker.
 
-Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; a download
-finishes even if every waiter leaves; failures go to current waiters and are not cached, except that an object that was corrupt
-twice is not requested again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with
-unread chunks.
+Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else. A download finishes even if
+every waiter leaves. Failures go to current waiters and are not cached, with one exception: an object that was corrupt twice is
+not requested again within a second (`recently_corrupt.py`). Read-ahead never fills more than half of the cache with unread
+chunks.
 
 Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
 """

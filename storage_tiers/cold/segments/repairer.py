@@ -241,8 +241,8 @@ class Repairer:
             return (await self._offloader.offload(job, built, manifest)).segment
 
     async def _producers(self, lost: RemoteSegment | None, end: int) -> bytes:
-        """The producer snapshot at offset `end` of a lost segment, if that is where it ends and its sidecar still exists; else
-        an empty one: a snapshot may not know batches beyond its segment."""
+        """The producer snapshot at offset `end`, if the lost segment ends there and its sidecar still exists. Otherwise an
+        empty one, because a snapshot must not include batches beyond its segment."""
         if lost is not None and end == lost.end and await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()

@@ -4,7 +4,7 @@ Invariants: a sidecar is built from the batches' own headers, in pieces of 1 MiB
 of every batch is verified first, so that damaged bytes never get matching checksums.
 
 Not promised: that the records inside are sound (the broker validates them when it appends them), or that the list of aborted
-transactions is complete: the caller supplies it, since a transaction may end beyond the segment.
+transactions is complete. The caller supplies that list, since a transaction may end beyond the segment.
 """
 
 from __future__ import annotations
