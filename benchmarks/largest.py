@@ -1,7 +1,7 @@
 """The largest requests that clients can send to each API of a node: many rows, repeated and unknown names.
 
-Every API gets the same three: as many rows as the gateway accepts, with names that do not exist; one name repeated as often;
-and, if rows contain rows, one row with as many inside. Requests known to be expensive are added by hand.
+Every API gets the same three requests: as many rows as the gateway accepts, with names that do not exist; one name repeated as
+often; and, if rows contain rows, one row with as many inside. Requests known to be expensive are added by hand.
 """
 
 from __future__ import annotations
