@@ -1,7 +1,7 @@
 """The cost of a partition's history to a node: memory of the broker's process, requests of an idle cluster, and of a cold read.
 
-Histories are synthetic, nodes are real. For memory, a node in its own process opens a thousand partitions whose logs begin where
-their manifests end. Requests are counted at the store of a node in this process.
+Histories are synthetic, nodes are real. For memory, a node in its own process opens a thousand partitions whose logs begin
+where their manifests end. Requests are counted at the store of a node in this process.
 """
 
 from __future__ import annotations

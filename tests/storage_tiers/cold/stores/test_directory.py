@@ -144,7 +144,7 @@ def test_a_process_that_dies_with_a_lock_gives_it_up(tmp_path: Path, monkeypatch
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with pytest.raises(TierUnavailable, match="holds the lock"):
+            with pytest.raises(TierUnavailable, match="held the lock"):
                 store.put("root.json", b"new")
             assert list(store.unfinished_uploads("")) == []
         finally:
