@@ -104,8 +104,8 @@ faults: test-tools  ## all kill and power-loss runs, and deaths at one in four r
 SECONDS ?= 600
 DEATHS ?= 200
 
-soak: test-tools  ## histories of clients with a node that is killed, paused and restarted, copies exactly once (SECONDS=, DEATHS=), and deaths at every request
-	@TIDELOG_FAULT_SECONDS=$(SECONDS) TIDELOG_FAULT_DEATHS=$(DEATHS) $(BIN)/pytest -q -s -m faults tests/history tests/faults/test_exactly_once.py
+soak: test-tools  ## histories of clients with a node that is killed, paused and restarted, copies exactly once, moves between brokers (SECONDS=, DEATHS=), and deaths at every request
+	@TIDELOG_FAULT_SECONDS=$(SECONDS) TIDELOG_FAULT_DEATHS=$(DEATHS) $(BIN)/pytest -q -s -m faults tests/history tests/faults/test_exactly_once.py tests/faults/test_moves.py
 	@TIDELOG_FAULT_EVERY=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults tests/faults/test_request_death.py
 
 MUTANTS := .cache/mutants

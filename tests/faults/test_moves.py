@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 from itertools import count
 from pathlib import Path
@@ -16,12 +18,15 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError as PythonError
 
 from tests.faults.clients import QUICK_RETRIES, TIERED, create_topic, until
+from tests.faults.compacted_table import CONFIGS, TOPIC, Table
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.faults
 
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
-PARTITIONS, ROUNDS = 3, 6
+PARTITIONS = 3
+#: Moves of everything, in `make faults`; a longer run sets the variable.
+ROUNDS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "6"))
 #: Seconds between the begin of a move and a death, at most: a move of a short tail takes about as long.
 LATEST_DEATH_S = 0.4
 
@@ -68,7 +73,7 @@ class Writer:
         assert self._producer.flush(60) == 0
 
 
-def ask(cluster: Cluster, wanted: dict[int, int]) -> None:
+def ask(cluster: Cluster, wanted: dict[int, int], topic: str = "t") -> None:
     """Asks for moves of partitions to brokers, until some broker has answered."""
 
     def is_answered() -> bool:
@@ -77,7 +82,7 @@ def ask(cluster: Cluster, wanted: dict[int, int]) -> None:
         except PythonError:
             return False
         try:
-            targets = {TopicPartition("t", number): [target] for number, target in wanted.items()}
+            targets = {TopicPartition(topic, number): [target] for number, target in wanted.items()}
             return set(admin.alter_partition_reassignments(targets).values()) == {None}
         except PythonError:
             return False
@@ -106,6 +111,7 @@ def read_partition(cluster: Cluster, number: int, wanted: int) -> list[int]:
     return found
 
 
+@pytest.mark.timeout(300 + 60 * ROUNDS)
 def test_deaths_lose_and_repeat_nothing(tmp_path: Path) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")
     rng = random.Random(SEED)
@@ -139,8 +145,42 @@ def test_deaths_lose_and_repeat_nothing(tmp_path: Path) -> None:
             assert read_partition(cluster, number, len(writer.acked)) == writer.acked
 
 
-def wait_moved(cluster: Cluster, leaders: dict[int, int]) -> None:
-    until(lambda: cluster.leaders(2, "t") == leaders, f"the leaders are {leaders}")
+@pytest.mark.timeout(300 + 60 * ROUNDS)
+def test_a_table_moves_while_it_is_compacted(tmp_path: Path) -> None:
+    """The newest value of each key is read after each move, and no older one, although both leaders replace segments."""
+    print(f"TIDELOG_FAULT_SEED={SEED}")
+    rng = random.Random(SEED)
+    store = f"file://{tmp_path / 'store'}"
+    with Cluster(tmp_path, store, {"log.cleaner.backoff.ms": 1, "log.retention.check.interval.ms": 200}) as cluster:
+        configs = {**TIERED, **CONFIGS, "tidelog.tier.max.lag.ms": "100"}
+        create_topic(cluster.nodes[1], TOPIC, 1, configs)
+        table = Table(",".join(node.kafka for node in cluster.nodes.values()), rng)
+        producer = table.producer()
+        (leader,) = cluster.leaders(1, TOPIC).values()
+        for turn in range(ROUNDS):
+            table.write(producer, 300)
+            source, leader = leader, rng.choice([each for each in (1, 2, 3) if each != leader])
+            ask(cluster, {0: leader}, TOPIC)
+            table.write(producer, 300)
+            if turn % 3:
+                node = cluster.nodes[source if turn % 3 == 1 else leader]
+                threading.Event().wait(rng.uniform(0, LATEST_DEATH_S))
+                node.kill()
+                node.start()
+            wait_moved(cluster, {0: leader}, TOPIC)
+            assert producer.flush(60) == 0
+            table.judge()
+        for broker, node in cluster.nodes.items():
+            assert node.running, f"broker {broker} ended: {node.output()[-2000:]}"
+        until(lambda: sum(node.output().count("log.cleaned") for node in cluster.nodes.values()) > 0, "it is compacted")
+        table.judge()
+    fsck = [sys.executable, "-m", "service.cli.main", "fsck", "--store", store]
+    ran = subprocess.run(fsck, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def wait_moved(cluster: Cluster, leaders: dict[int, int], topic: str = "t") -> None:
+    until(lambda: cluster.leaders(2, topic) == leaders, f"the leaders are {leaders}")
 
 
 def wait_written(writers: list[Writer]) -> None:

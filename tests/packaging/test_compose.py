@@ -13,10 +13,12 @@ from confluent_kafka.admin import AdminClient
 from service.configs.listeners import host_and_port
 from service.settings.derived import listeners_of
 from service.settings.node_settings import NodeSettings, load_settings
+from service.supervisor.plan import Machine, plan
+from tests.faults.clients import until
 from tests.packaging.test_alerts import RULES
 from tests.support import s3_servers
 from tests.support.node import ROOT, Node
-from tests.support.ports import free_port
+from tests.support.ports import consecutive_ports
 from tests.support.promtool import promtool
 
 COMPOSE = ROOT / "packaging" / "compose.yaml"
@@ -29,6 +31,14 @@ def node_settings(**other: str) -> NodeSettings:
     """The node's settings in the container."""
     environment = {**SERVICES["tidelog"]["environment"], **other}
     return load_settings({}, config_file=IMAGE_SETTINGS, environ=environment)
+
+
+def published_ports() -> set[int]:
+    (published,) = SERVICES["tidelog"]["ports"]
+    _, outer, inner = published.split(":")
+    assert outer == inner
+    first, last = map(int, inner.split("-"))
+    return set(range(first, last + 1))
 
 
 def test_mounted_files_and_awaited_services_exist() -> None:
@@ -44,9 +54,16 @@ def test_mounted_files_and_awaited_services_exist() -> None:
 def test_every_service_leads_to_where_something_listens() -> None:
     settings = node_settings()
     bound = {each.listener: each.port for each in listeners_of(settings).bound}
-    assert bound == {"INSIDE": 9192, "OUTSIDE": 9092}
-    published = {int(port.split(":")[2]) for port in SERVICES["tidelog"]["ports"]}
-    assert published == {9092, host_and_port(settings.grpc_listener)[1], host_and_port(settings.http_listener)[1]}
+    assert bound == {"OUTSIDE": 9092, "INSIDE": 9192}
+    published = published_ports()
+    assert {9092, host_and_port(settings.grpc_listener)[1], host_and_port(settings.http_listener)[1]} <= published
+    ports = {each.listener: each.port for each in listeners_of(settings).bound}
+    for broker in plan(settings, int(settings.brokers), Machine("box", "127.0.0.1:40000", ports)):
+        listeners = listeners_of(broker.settings)
+        outside = {each.port for each in (*listeners.bound, *listeners.advertised) if each.listener == "OUTSIDE"}
+        assert len(outside) == 1
+        assert outside | {host_and_port(broker.settings.grpc_listener)[1]} <= published
+        assert listeners.advertised[0].host == "127.0.0.1"
     scraped = yaml.safe_load((RULES.parent / "prometheus.yaml").read_text())["scrape_configs"][0]["static_configs"]
     assert scraped == [{"targets": [f"tidelog:{host_and_port(settings.http_listener)[1]}"]}]
     endpoint = str(settings.s3_endpoint).removeprefix("http://").split(":")
@@ -65,7 +82,8 @@ def test_prometheus_reads_its_settings() -> None:
 
 def test_its_node_starts_on_its_store(tmp_path: Path, versitygw: s3_servers.S3Server) -> None:
     written = SERVICES["tidelog"]["environment"]
-    inside, outside = free_port(), free_port()
+    outside, grpc, http, *_ = consecutive_ports(len(published_ports()))
+    inside, *_ = consecutive_ports(3)
     replaced = {
         "http://versitygw:7070": versitygw.endpoint,
         "s3://tidelog/": f"s3://{s3_servers.BUCKET}/compose-",
@@ -86,9 +104,13 @@ def test_its_node_starts_on_its_store(tmp_path: Path, versitygw: s3_servers.S3Se
             config = ["--config", str(IMAGE_SETTINGS), "--data-dir", str(self.data_dir)]
             return [*given[:4], *config, *given[given.index("--grpc-listener") :]]
 
-    with Container(tmp_path, environment=environment) as node:
+    node = Container(tmp_path, environment=environment)
+    node.kafka, node.grpc, node.http = (f"127.0.0.1:{port}" for port in (outside, grpc, http))
+    with node:
         for address in (f"localhost:{inside}", f"127.0.0.1:{outside}"):
-            (broker,) = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers.values()
-            assert str(broker).startswith(address)
+            admin = AdminClient({"bootstrap.servers": address})
+            until(lambda admin=admin: len(admin.list_topics(timeout=60).brokers) == 2, "both brokers are there")  # type: ignore[misc]
+            found = admin.list_topics(timeout=60).brokers.values()
+            assert {each.host for each in found} == {address.partition(":")[0]}
         assert "store=s3://" in node.output()
         assert node.stop() == 0

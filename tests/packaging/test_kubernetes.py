@@ -61,7 +61,7 @@ def resource(kind: str, name: str = "tidelog") -> dict[str, Any]:
 def test_every_resource_fits_its_schema(release: str) -> None:
     text = "\n---\n".join(path.read_text() for path in files())
     kinds = [each["kind"] for each in validated(text, release)]
-    wanted = ["PodDisruptionBudget", "Service", "Service", "ServiceAccount", "StatefulSet"]
+    wanted = [*["PodDisruptionBudget"] * 2, *["Service"] * 3, "ServiceAccount", *["StatefulSet"] * 2]
     assert sorted(kinds) == wanted
 
 
@@ -80,6 +80,41 @@ def test_kustomizations_name_files_that_are_there() -> None:
         assert all((path.parent / name).exists() for name in named)
         rest = {file.name for file in path.parent.iterdir() if file.is_file()} - {"kustomization.yaml"}
         assert rest <= set(named)
+
+
+def test_brokers_of_further_pods_follow_the_controller_of_the_first() -> None:
+    """The pods differ from the single node in their names and in the settings that make them brokers of its cluster."""
+    first, brokers = (resource("StatefulSet", name)["spec"] for name in ("tidelog", "tidelog-broker"))
+    (container,) = brokers["template"]["spec"]["containers"]
+    pod = {"POD_NAME": "tidelog-broker-1", "POD_NAMESPACE": "logs", "POD_INDEX": "1"}
+    environment = {
+        each["name"]: re.sub(r"\$\((\w+)\)", lambda found: pod[found[1]], each["value"])
+        for each in container["env"]
+        if "value" in each
+    }
+    settings = load_settings({}, config_file=FOLDER / "base" / "node.toml", environ=environment)
+    assert settings.node_id == 101
+    advertised = listeners_of(settings).advertised[0]
+    assert advertised == Endpoint("INSIDE", f"{pod['POD_NAME']}.{brokers['serviceName']}.logs.svc", 9092)
+    patches = yaml.safe_load((FOLDER / "cluster" / "kustomization.yaml").read_text())["patches"]
+    added = {patch["target"]["kind"]: [each["value"] for each in yaml.safe_load(patch["patch"])] for patch in patches}
+    variable, port = added["StatefulSet"]
+    listener = load_settings({}, environ={variable["name"]: variable["value"]}).controller_listener
+    assert listener is not None
+    number = host_and_port(listener)[1]
+    assert settings.controller == f"tidelog-0.{first['serviceName']}.logs.svc:{number}"
+    assert (port["containerPort"], added["Service"][1]["targetPort"]) == (number, port["name"])
+    changed = ("name", "env")
+    for key, value in first["template"]["spec"]["containers"][0].items():
+        assert key in changed or container[key] == value, key
+    known = {each["name"] for each in first["template"]["spec"]["containers"][0]["env"]}
+    names = {each["name"] for each in container["env"]}
+    assert names - known == {"POD_INDEX", "TIDELOG_NODE_ID", "TIDELOG_CONTROLLER"} and known <= names
+    labels = brokers["selector"]["matchLabels"]
+    assert labels == brokers["template"]["metadata"]["labels"] != first["selector"]["matchLabels"]
+    for kind in ("Service", "PodDisruptionBudget"):
+        selector = resource(kind, "tidelog-broker")["spec"]["selector"]
+        assert selector.get("matchLabels", selector) == labels
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl, which builds kustomizations")
