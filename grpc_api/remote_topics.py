@@ -218,6 +218,11 @@ class RemoteTopics:
         answer = await answered(self._stub.Reassign(request, timeout=CALL_TIMEOUT_S), self._address)
         await self._see(answer.version)
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        request = pb.UnregisterBrokerRequest(broker_id=broker_id)
+        answer = await answered(self._stub.UnregisterBroker(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+
 
 def _no_such_topic(name: str) -> LogError:
     if _LEGAL_NAME.match(name) is None:

@@ -226,6 +226,10 @@ class Topics(Protocol):
         Does nothing if the partition is already there. Raises UnknownTopicOrPartition, InvalidReplicaAssignment,
         InvalidReplicationFactor (for several nodes) and NoReassignmentInProgress."""
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Removes a stopped broker without partitions from the cluster. BrokerNotRegistered, or InvalidRequest if it runs or
+        has partitions."""
+
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the loop after each change that `cluster` or `describe` shows, and before the request for the
         change is answered. The returned function ends the calls."""

@@ -79,6 +79,11 @@ class TopicsStub:
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.FromString,
                 _registered_method=True)
+        self.UnregisterBroker = channel.unary_unary(
+                '/tidelog.v1.Topics/UnregisterBroker',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerResponse.FromString,
+                _registered_method=True)
         self.Seal = channel.unary_unary(
                 '/tidelog.v1.Topics/Seal',
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.SealRequest.SerializeToString,
@@ -149,6 +154,13 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UnregisterBroker(self, request, context):
+        """Removes a stopped broker that has no partitions from the cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Seal(self, request, context):
         """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -205,6 +217,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.Reassign,
                     request_deserializer=grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.SerializeToString,
+            ),
+            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterBroker,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerResponse.SerializeToString,
             ),
             'Seal': grpc.unary_unary_rpc_method_handler(
                     servicer.Seal,
@@ -455,6 +472,33 @@ class Topics:
             '/tidelog.v1.Topics/Reassign',
             grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.SerializeToString,
             grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/UnregisterBroker',
+            grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.UnregisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class TopicsStub:
     """
     Reassign: _grpc.UnaryUnaryMultiCallable[_topics_pb2.ReassignRequest, _topics_pb2.ReassignResponse]
     """Begins or cancels the move of a partition to another node (KIP-455)."""
+    UnregisterBroker: _grpc.UnaryUnaryMultiCallable[_topics_pb2.UnregisterBrokerRequest, _topics_pb2.UnregisterBrokerResponse]
+    """Removes a stopped broker that has no partitions from the cluster."""
     Seal: _grpc.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -72,6 +74,8 @@ class TopicsAsyncStub(TopicsStub):
     """
     Reassign: _aio.UnaryUnaryMultiCallable[_topics_pb2.ReassignRequest, _topics_pb2.ReassignResponse]  # type: ignore[assignment]
     """Begins or cancels the move of a partition to another node (KIP-455)."""
+    UnregisterBroker: _aio.UnaryUnaryMultiCallable[_topics_pb2.UnregisterBrokerRequest, _topics_pb2.UnregisterBrokerResponse]  # type: ignore[assignment]
+    """Removes a stopped broker that has no partitions from the cluster."""
     Seal: _aio.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]  # type: ignore[assignment]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -148,6 +152,14 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_topics_pb2.ReassignResponse, _abc.Awaitable[_topics_pb2.ReassignResponse]]:
         """Begins or cancels the move of a partition to another node (KIP-455)."""
+
+    @_abc_1.abstractmethod
+    def UnregisterBroker(
+        self,
+        request: _topics_pb2.UnregisterBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_topics_pb2.UnregisterBrokerResponse, _abc.Awaitable[_topics_pb2.UnregisterBrokerResponse]]:
+        """Removes a stopped broker that has no partitions from the cluster."""
 
     @_abc_1.abstractmethod
     def Seal(

@@ -168,6 +168,12 @@ class CoreTopics(TopicsServicer):
         await self._core.topics.reassign(TopicPartition(request.topic, request.partition), replicas)
         return pb.ReassignResponse(version=self._version)
 
+    async def UnregisterBroker(  # noqa: N802
+        self, request: pb.UnregisterBrokerRequest, context: Any
+    ) -> pb.UnregisterBrokerResponse:
+        await self._core.topics.unregister_broker(request.broker_id)
+        return pb.UnregisterBrokerResponse(version=self._version)
+
     async def Seal(self, request: pb.SealRequest, context: Any) -> pb.SealResponse:  # noqa: N802
         sealed = await self._core.log.seal(request.topic, wait=request.wait, timeout_ms=_timeout_ms(request))
         return pb.SealResponse(

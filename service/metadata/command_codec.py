@@ -262,6 +262,11 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
     c.UnfenceBroker: _registration("unfence_broker", c.UnfenceBroker),
     c.FenceBroker: _registration("fence_broker", c.FenceBroker),
     c.ShutDownBroker: _registration("shut_down_broker", c.ShutDownBroker),
+    c.UnregisterBroker: _Form(
+        "unregister_broker",
+        lambda command: pb.UnregisterBroker(broker_id=command.broker_id),
+        lambda message: c.UnregisterBroker(message.broker_id),
+    ),
     c.ElectUnclean: _Form(
         "elect_unclean",
         lambda command: pb.ElectUnclean(topic=command.topic, partition=command.partition),

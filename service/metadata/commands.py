@@ -204,6 +204,13 @@ class ShutDownBroker(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class UnregisterBroker(Command[None]):
+    """A stopped broker is no longer part of the cluster."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeadEverything(Command[None]):
     """Makes a starting single node the leader of every partition that it has a replica of."""
 
@@ -326,6 +333,7 @@ PLANNERS: Mapping[type[Command[Any]], Planner] = {
     UnfenceBroker: _without_result(lambda image, c: registrations.unfence(image, c.broker_id, c.broker_epoch)),
     FenceBroker: _without_result(lambda image, c: registrations.fence(image, c.broker_id, c.broker_epoch)),
     ShutDownBroker: _without_result(lambda image, c: registrations.shut_down(image, c.broker_id, c.broker_epoch)),
+    UnregisterBroker: _without_result(lambda image, c: registrations.unregister(image, c.broker_id)),
     ElectUnclean: _without_result(lambda image, c: registrations.elect_unclean(image, c.topic, c.partition)),
     Reassign: _reassign,
     HandOver: _without_result(_hand_over),

@@ -268,8 +268,12 @@ class Delta:
         self._registration(record.broker_id, record.broker_epoch)
         self._registered[record.broker_id] = None
         del self._writable("brokers")[record.broker_id]
+        self._changed["gone_broker_epoch"] = max(self._current("gone_broker_epoch"), record.broker_epoch)
         if record.broker_id in self._current("sessions"):
             del self._writable("sessions")[record.broker_id]
+
+    def _gone_brokers(self, record: pb.GoneBrokersRecord) -> None:
+        self._changed["gone_broker_epoch"] = record.highest_epoch
 
     def _registration(self, broker_id: int, broker_epoch: int) -> BrokerImage:
         known: BrokerImage | None = self._current("brokers").get(broker_id)

@@ -58,6 +58,8 @@ class MetadataImage:
     deleting: Mapping[TopicId, DeletingTopic] = field(default_factory=_empty)
     configs: Map[Resource, Mapping[str, str]] = field(default_factory=Map)
     brokers: Mapping[int, BrokerImage] = field(default_factory=_empty)
+    #: The highest broker epoch of brokers that are no longer registered, 0 without one.
+    gone_broker_epoch: int = 0
     #: Commands that were carried out and whose answers may be lost, by the broker that sent them.
     sessions: Mapping[int, SessionImage] = field(default_factory=_empty)
     features: Mapping[str, int] = field(default_factory=_empty)

@@ -467,6 +467,27 @@ class BrokerUnregistrationRecord(_message.Message):
 Global___BrokerUnregistrationRecord: _TypeAlias = BrokerUnregistrationRecord  # noqa: Y015
 
 @_typing.final
+class GoneBrokersRecord(_message.Message):
+    """In snapshots only: the highest broker epoch of brokers that are no longer part of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
+    highest_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        highest_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_epoch", b"highest_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GoneBrokersRecord: _TypeAlias = GoneBrokersRecord  # noqa: Y015
+
+@_typing.final
 class CommandRecord(_message.Message):
     """A broker's command was carried out, by the records of the same batch. A repeated one is answered with `result`."""
 
@@ -829,6 +850,7 @@ class MetadataRecord(_message.Message):
     BROKER_CHANGE_FIELD_NUMBER: _builtins.int
     BROKER_UNREGISTRATION_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
+    GONE_BROKERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRecord: ...
     @_builtins.property
@@ -867,6 +889,8 @@ class MetadataRecord(_message.Message):
     def broker_unregistration(self) -> Global___BrokerUnregistrationRecord: ...
     @_builtins.property
     def command(self) -> Global___CommandRecord: ...
+    @_builtins.property
+    def gone_brokers(self) -> Global___GoneBrokersRecord: ...
     def __init__(
         self,
         *,
@@ -889,12 +913,13 @@ class MetadataRecord(_message.Message):
         broker_change: Global___BrokerChangeRecord | None = ...,
         broker_unregistration: Global___BrokerUnregistrationRecord | None = ...,
         command: Global___CommandRecord | None = ...,
+        gone_brokers: Global___GoneBrokersRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics", "broker_change", "broker_unregistration", "command"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics", "broker_change", "broker_unregistration", "command", "gone_brokers"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -3,6 +3,8 @@
     registered (fenced) --its heartbeat has the registration--> unfenced --asks to stop--> shutting down
          ^                                                         |                           |
          +------------- silence, or its stream ends ---------------+---------------------------+
+         |
+         +--an operator removes it--> gone
 
 Pure: planners from an image to records. Rules and words follow Apache Kafka 4.2's ClusterControlManager.
 
@@ -16,6 +18,7 @@ Not here: how long silence lasts (`service.controller.contacts`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from grpc_api.contract.topics import Endpoint
@@ -27,6 +30,7 @@ from service.metadata.snapshot import broker_record
 from storage_tiers.errors import (
     BrokerNotRegistered,
     DuplicateBroker,
+    InvalidRequest,
     LeaderNotAvailable,
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
@@ -54,7 +58,8 @@ def register(
     fenced: bool = False,
     peer: str = "",
 ) -> RegistrationPlan:
-    """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A repeated registration of one
+    """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A new id's epoch is above those of
+    all unregistered brokers, so that a process of an earlier registration cannot pass for it. A repeated registration of one
     start changes nothing. DuplicateBroker if another disk's broker of that id is alive.
 
     The same disk registers at once: its directory is locked, so that its former process is dead."""
@@ -66,7 +71,7 @@ def register(
             f"Another broker is registered with that broker id: {broker_id} is alive with the directory "
             f"{_text(known.disk_identity)}; stop it, or choose another node.id"
         )
-    epoch = 1 if known is None else known.broker_epoch + 1
+    epoch = (image.gone_broker_epoch if known is None else known.broker_epoch) + 1
     left = _led_by_none(image, broker_id) if fenced else ()
     made = BrokerImage(
         broker_id, epoch, disk_identity, tuple(endpoints), rack, start_id=start_id, fenced=fenced, peer=peer
@@ -107,6 +112,30 @@ def shut_down(image: MetadataImage, broker_id: int, broker_epoch: int) -> Record
         return ()
     change = pb.BrokerChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, shutting_down=True)
     return (pb.MetadataRecord(broker_change=change), *_led_by_none(image, broker_id))
+
+
+def unregister(image: MetadataImage, broker_id: int) -> Records:
+    """Called when an operator removes a stopped broker for good. BrokerNotRegistered in Kafka's words. InvalidRequest if it
+    runs, or if it has a partition: an empty directory of that id would then pass for the one with the partition's records."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerNotRegistered(f"Broker ID {broker_id} is not currently registered")
+    if broker.shutting_down:
+        raise InvalidRequest(f"Broker ID {broker_id} is stopping; retry in a second")
+    if not broker.fenced:
+        raise InvalidRequest(f"Broker ID {broker_id} is a running broker of this cluster; stop it first")
+    held = [
+        f"{image.topics[topic_id].name}-{placed.index}"
+        for topic_id, placed in islice(_partitions_of(image, broker_id), 4)
+    ]
+    if held:
+        named = ", ".join(held[:3]) + (", …" if len(held) > 3 else "")
+        raise InvalidRequest(
+            f"broker {broker_id} has partitions ({named}), and their newest records may be on its disk alone; start it, move "
+            f"them with `tidelog cluster drain {broker_id} --execute`, and stop it again"
+        )
+    record = pb.BrokerUnregistrationRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return (pb.MetadataRecord(broker_unregistration=record),)
 
 
 def elect_unclean(image: MetadataImage, name: str, index: int) -> Records:

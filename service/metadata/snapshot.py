@@ -22,6 +22,8 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
         yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
     for broker in image.brokers.values():
         yield pb.MetadataRecord(broker=broker_record(broker))
+    if image.gone_broker_epoch:
+        yield pb.MetadataRecord(gone_brokers=pb.GoneBrokersRecord(highest_epoch=image.gone_broker_epoch))
     yield from _session_records(image)
     for topic in image.topics.values():
         yield pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic.topic_id))

@@ -41,9 +41,16 @@ REQUEST_ROWS = (
         GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
     ),
     row(
-        "is a running broker of this cluster; stop it instead",
-        GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_be_unregistered",
-        "tests/service/serve/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
+        "is a running broker of this cluster; stop it first",
+        "tests/service/serve/test_cluster_moves.py::test_a_drained_broker_is_removed_and_comes_back",
+    ),
+    row(
+        "is stopping; retry in a second",
+        "tests/service/metadata/test_registrations.py::test_a_broker_that_is_stopping_is_removed_a_moment_later",
+    ),
+    row(
+        "and stop it again$",
+        "tests/service/serve/test_cluster_moves.py::test_a_drained_broker_is_removed_and_comes_back",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(

@@ -1,7 +1,6 @@
 """The core's contract over plain files in one temporary directory: no recovery, no replicas, no tiers.
 
-It can serve real clients, and `tests/conformance/test_contract.py` holds it to the contract. The node's additions
-(validation of records, producers, retention, the bucket) are tested with the node.
+It can serve real clients; `tests/conformance/test_contract.py` holds it to the contract. The node's additions have own tests.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ from service.broker.api.group_service import GroupService
 from service.broker.api.transaction_service import TransactionService
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.errors import (
+    BrokerNotRegistered,
     CorruptRecord,
     InvalidConfig,
     InvalidPartitions,
@@ -392,8 +392,8 @@ class MemoryCore:
 
     def _add_partitions(self, name: str, have: int, count: int) -> None:
         for index in range(have, count):
-            path = f"{self.directory}/{name}-{index}-{os.urandom(4).hex()}.log"
-            self.partitions[TopicPartition(name, index)] = MemoryPartition(path)
+            file = MemoryPartition(f"{self.directory}/{name}-{index}-{os.urandom(4).hex()}.log")
+            self.partitions[TopicPartition(name, index)] = file
 
     async def auto_create(self, names: Sequence[str]) -> None:
         if self.auto_create_allowed:
@@ -403,18 +403,16 @@ class MemoryCore:
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[tuple[str, TopicId] | LogError]:
         answers: list[tuple[str, TopicId] | LogError] = []
-        wanted = [*names, *(self.names.get(i) or UnknownTopicId(f"{i} does not exist") for i in topic_ids)]
-        for name in wanted:
+        for name in [*names, *(self.names.get(i) or UnknownTopicId(f"{i} does not exist") for i in topic_ids)]:
             if isinstance(name, LogError):
                 answers.append(name)
             elif name not in self.ids:
                 answers.append(UnknownTopicOrPartition(f"topic {name} does not exist"))
             else:
-                topic_id = self.ids.pop(name)
+                answers.append((name, topic_id := self.ids.pop(name)))
                 del self.names[topic_id]
                 for partition in [p for p in self.partitions if p.topic == name]:
                     self.partitions.pop(partition).file.release()
-                answers.append((name, topic_id))
                 self._changed()
         return answers
 
@@ -422,8 +420,7 @@ class MemoryCore:
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None:
         self.partition(TopicPartition(topic, 0))
-        have = sum(1 for p in self.partitions if p.topic == topic)
-        if count <= have:
+        if count <= (have := sum(1 for p in self.partitions if p.topic == topic)):
             raise InvalidPartitions(f"{topic} has {have} partitions already")
         if not validate_only:
             self._add_partitions(topic, have, count)
@@ -435,6 +432,10 @@ class MemoryCore:
     async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
         self.partition(partition)
         raise NoReassignmentInProgress(f"{partition} stays on the only node")
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        running = InvalidRequest("Broker ID 1 is a running broker of this cluster; stop it first")
+        raise running if broker_id == 1 else BrokerNotRegistered(f"Broker ID {broker_id} is not currently registered")
 
     # --- configs ------------------------------------------------------------------------------------------------------
     def _entries(self, overrides: object) -> list[ConfigEntry]:

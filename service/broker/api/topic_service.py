@@ -21,7 +21,14 @@ from service.broker.partition.partitions import Partitions
 from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.metadata import planner
-from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic, ElectUnclean, Reassign
+from service.metadata.commands import (
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    ElectUnclean,
+    Reassign,
+    UnregisterBroker,
+)
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
 from service.metadata.image import MetadataImage
@@ -204,6 +211,10 @@ class TopicService:
             events.info(log, "partition.move_cancelled", partition=partition)
         else:
             events.info(log, "partition.move_begun", partition=partition, replicas=str(list(wanted)))
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        await self._controller.execute(UnregisterBroker(broker_id))
+        events.info(log, "broker.unregistered", broker=broker_id)
 
 
 class _Descriptions(Sequence[TopicDescription | LogError]):

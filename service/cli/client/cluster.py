@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from service.cli.client.cluster_status import PlacedPartition, status_of
-from service.cli.client.move_requests import moving
+from service.cli.client.move_requests import moving, unregister_broker
 from service.cli.errors import CommandError
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -104,6 +104,17 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, pr
     if targets:
         named = [f"{topic}-{number} to broker {target}" for (topic, number), target in targets]
         typer.echo(f"{counted(len(named), 'partition')} on the way: {_first(named)}")
+
+
+@cluster.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", min=0)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Remove a stopped broker that holds no partition from the cluster. It joins again when it is started."""
+    unregister_broker(require_reachable(bootstrap), broker)
+    typer.echo(f"broker {broker} is no longer part of the cluster")
 
 
 def _first(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Requests about moves of partitions (KIP-455), which librdkafka's admin client lacks: where partitions are, and reassignments.
+"""Requests that librdkafka's admin client lacks: where partitions are, their reassignments (KIP-455), and brokers' removal.
 
 All of one call are answered by one broker, so the placements and the moves in progress fit together.
 """
@@ -89,6 +89,18 @@ def moving(address: str) -> Mapping[PartitionKey, int]:
         for each in topic.partitions
         if each.adding_replicas
     }
+
+
+def unregister_broker(address: str, broker: int) -> None:
+    """Removes a stopped broker from the cluster (KIP-500). CommandError with the reason of a refusal."""
+    from kio.schema.types import BrokerId
+    from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+    from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+
+    request = UnregisterBrokerRequest(broker_id=BrokerId(broker))
+    answer: UnregisterBrokerResponse = ask(address, request, UnregisterBrokerResponse)
+    if answer.error_code:
+        raise CommandError(f"cannot remove broker {broker}: {_reason(answer.error_code, answer.error_message)}")
 
 
 def _tiered(address: str, topics: Sequence[str]) -> dict[str, bool]:

@@ -271,7 +271,7 @@ async def test_missing_brokers_cannot_be_unregistered(handlers: HandlerClient, b
 async def test_the_only_broker_cannot_be_unregistered(handlers: HandlerClient) -> None:
     answer = await handlers.ask("unregister_broker", 0, broker_id=1)
     assert int(answer.error_code) == 42
-    assert "stop it instead" in answer.error_message
+    assert "stop it first" in answer.error_message
 
 
 # --- UpdateFeatures and the features of ApiVersions -------------------------------------------------------------------

@@ -41,7 +41,7 @@ def configured(topic: str, key: str, value: str | None) -> pb.MetadataRecord:
     return pb.MetadataRecord(config=config_record(Resource(ResourceKind.TOPIC, topic), key, value))
 
 
-def broker(node_id: int, epoch: int = 1, rack: str | None = None) -> pb.MetadataRecord:
+def broker(node_id: int, epoch: int = 1, rack: str | None = None, *, fenced: bool = False) -> pb.MetadataRecord:
     record = pb.BrokerRecord(
         broker_id=node_id,
         broker_epoch=epoch,
@@ -51,6 +51,7 @@ def broker(node_id: int, epoch: int = 1, rack: str | None = None) -> pb.Metadata
             pb.EndpointRecord(listener="OUTSIDE", host="example.com", port=9192),
         ],
         rack=rack,
+        fenced=fenced,
     )
     return pb.MetadataRecord(broker=record)
 

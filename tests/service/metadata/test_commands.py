@@ -45,6 +45,7 @@ from service.metadata.commands import (
     SkipProducerIds,
     TopicFilesSeen,
     UnfenceBroker,
+    UnregisterBroker,
     UpdateFeatures,
     plan,
 )
@@ -145,6 +146,7 @@ EXAMPLES = [
     Example(UnfenceBroker(8, 1), None, lambda image: image.brokers[8].may_lead, False, True),
     Example(FenceBroker(1, 1), None, lambda image: image.brokers[1].fenced, False, True),
     Example(ShutDownBroker(1, 1), None, lambda image: image.brokers[1].shutting_down, False, True),
+    Example(UnregisterBroker(8), None, lambda image: 8 in image.brokers, True, False),
     Example(ElectUnclean("t", 1), None, lambda image: image.topics[topic_id(1)].partitions[1].leader, NO_LEADER, 1),
     Example(Reassign("t", 0, (8,)), None, lambda image: image.topics[topic_id(1)].partitions[0].replicas, (1,), (8, 1)),
     Example(Reassign("t", 1, None), None, lambda image: image.topics[topic_id(1)].partitions[1].adding, (8,), ()),
@@ -169,6 +171,8 @@ def start_of(command: Command[Any]) -> MetadataImage:
     if isinstance(command, ElectUnclean):
         lost = pb.PartitionChangeRecord(topic_id=topic_id(1), index=1, leader=NO_LEADER)
         return BEFORE.apply_batch([pb.MetadataRecord(partition_change=lost)])
+    if isinstance(command, UnregisterBroker):
+        return BEFORE.apply_batch([broker(8, fenced=True)])
     if isinstance(command, Reassign | HandOver):
         image = BEFORE.apply_batch([broker(8)])
         return image.apply_batch(reassign(image, "t", 1, (8,), is_tiered=True))

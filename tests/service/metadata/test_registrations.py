@@ -19,11 +19,13 @@ from service.metadata.registrations import (
     registration,
     shut_down,
     unfence,
+    unregister,
 )
-from service.metadata.snapshot import partition_record
+from service.metadata.snapshot import partition_record, to_records
 from storage_tiers.errors import (
     BrokerNotRegistered,
     DuplicateBroker,
+    InvalidRequest,
     LeaderNotAvailable,
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
@@ -95,6 +97,47 @@ def test_another_registration_is_refused(change: Callable[[MetadataImage, int, i
         change(TWO, 7, 1)
     assert registration(TWO, 1, 1) is TWO.brokers[1]
     assert change(registered(TWO, 7), 7, 1) is not None, "a start registers it"
+
+
+# --- removed for good -------------------------------------------------------------------------------------------------
+def test_a_stopped_broker_without_partitions_is_removed() -> None:
+    image = registered(TWO, 3)
+    gone = image.apply_batch(unregister(image, 3))
+    assert sorted(gone.brokers) == [1, 2]
+    with pytest.raises(BrokerNotRegistered, match=r"^Broker ID 3 is not currently registered$"):
+        unregister(gone, 3)
+
+
+def test_a_process_of_a_removed_registration_never_passes_for_a_later_one() -> None:
+    """Also after the image went through a snapshot."""
+    image = registered(registered(TWO, 3), 3, start=b"t")
+    gone = image.apply_batch(unregister(image, 3))
+    restored = MetadataImage().apply_batch(to_records(gone))
+    assert restored == gone
+    for known in (gone, restored):
+        assert registered(known, 3, disk=b"other").brokers[3].broker_epoch == 3
+        assert registered(known, 4).brokers[4].broker_epoch == 3
+
+
+def test_a_broker_that_is_stopping_is_removed_a_moment_later() -> None:
+    image = registered(TWO, 3)
+    image = image.apply_batch(unfence(image, 3, 1))
+    image = image.apply_batch(shut_down(image, 3, 1))
+    with pytest.raises(InvalidRequest, match="is stopping; retry in a second"):
+        unregister(image, 3)
+    stopped = image.apply_batch(fence(image, 3, 1))
+    assert 3 not in stopped.apply_batch(unregister(stopped, 3)).brokers
+
+
+def test_a_broker_that_runs_or_has_partitions_is_not_removed() -> None:
+    with pytest.raises(InvalidRequest, match="is a running broker of this cluster; stop it first"):
+        unregister(TWO, 1)
+    stopped = TWO.apply_batch(fence(TWO, 1, 1))
+    with pytest.raises(InvalidRequest, match=r"^broker 1 has partitions \(a-0, a-1\).*drain 1 --execute"):
+        unregister(stopped, 1)
+    many = image_with_brokers([None]).apply_batch(new_topic("a", 1, 4, leader=1))
+    with pytest.raises(InvalidRequest, match=r"\(a-0, a-1, a-2, …\)"):
+        unregister(many.apply_batch(fence(many, 1, 1)), 1)
 
 
 def test_a_broker_leads_only_what_is_led_by_none_and_in_sync_with_it() -> None:

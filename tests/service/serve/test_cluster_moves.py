@@ -28,6 +28,14 @@ def held(cluster: Cluster) -> Counter[int]:
     return Counter(broker for topic in topics for part in topic.partitions.values() for broker in part.replicas)
 
 
+def wait_fenced(cluster: Cluster, broker: int) -> None:
+    def is_fenced() -> bool:
+        since = cluster.nodes[1].output().rpartition(f"broker.unfenced broker={broker} ")[2]
+        return f"broker.fenced broker={broker} " in since
+
+    until(is_fenced, f"broker {broker} is fenced")
+
+
 def test_a_drained_broker_holds_nothing_and_gets_its_share_back(cluster: Cluster) -> None:
     for topic in ("a", "b"):
         create(cluster, 1, topic)
@@ -53,6 +61,33 @@ def test_a_drained_broker_holds_nothing_and_gets_its_share_back(cluster: Cluster
     balanced = tidelog("cluster", "rebalance", "--execute", "--timeout", "60", *at)
     assert balanced.code == 0, balanced.err
     until(lambda: [*held(cluster).values()] == [6, 6, 6], "all brokers hold equally many")
+
+
+def test_a_drained_broker_is_removed_and_comes_back(cluster: Cluster) -> None:
+    create(cluster, 1, "left")
+    produce(cluster, 1, "left", range(60))
+    at, three = ("-b", cluster.nodes[2].kafka), cluster.nodes[3]
+    running = tidelog("cluster", "unregister", "3", *at)
+    assert running.code == 1 and "is a running broker of this cluster; stop it first" in running.err
+    assert three.stop() == 0
+    wait_fenced(cluster, 3)
+    holding = tidelog("cluster", "unregister", "3", *at)
+    assert holding.code == 1 and "`tidelog cluster drain 3 --execute`, and stop it again" in holding.err
+    three.start()
+    drained = tidelog("cluster", "drain", "3", "--execute", "--timeout", "60", *at)
+    assert drained.code == 0, drained.err
+    assert three.stop() == 0
+    wait_fenced(cluster, 3)
+    removed = tidelog("cluster", "unregister", "3", *at)
+    assert (removed.code, removed.out) == (0, "broker 3 is no longer part of the cluster\n"), removed.err
+    assert "Broker ID 3 is not currently registered" in tidelog("cluster", "unregister", "3", *at).err
+    three.start()
+    cluster.wait_leaders(1, "left", {1, 2})
+    until(lambda: cluster.brokers(2) == {1, 2, 3}, "broker 3 is back")
+    create(cluster, 1, "after")
+    cluster.wait_leaders(2, "after", {1, 2, 3})
+    balanced = tidelog("cluster", "rebalance", "--execute", "--timeout", "60", *at)
+    assert balanced.code == 0, balanced.err
 
 
 def test_a_wait_names_the_transaction_that_holds_a_move_up(cluster: Cluster) -> None:
