@@ -386,6 +386,29 @@ PROCESS = (
     ),
 )
 
+CLUSTER = (
+    Panel(
+        "Brokers",
+        "short",
+        (
+            Query(now("kafka_controller_kafkacontroller_activebrokercount", function="max"), "live"),
+            Query(now("kafka_controller_kafkacontroller_fencedbrokercount", function="max"), "fenced"),
+        ),
+        "Registered brokers. A fenced one leads nothing: it has stopped, died, or lost its controller.",
+    ),
+    Panel(
+        "Partitions led",
+        "short",
+        (Query(now("kafka_server_replicamanager_leadercount", "instance"), "{{instance}}"),),
+    ),
+    Panel(
+        "Partitions on the move",
+        "short",
+        (Query(now("kafka_server_replicamanager_reassigningpartitions", "instance"), "{{instance}}"),),
+        "Partitions that each broker leads and that move to another one.",
+    ),
+)
+
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Traffic": TRAFFIC,
     "Requests": REQUEST_ROW,
@@ -394,5 +417,6 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Object store": STORE,
     "Groups": GROUPS,
     "Transactions and compaction": TRANSACTIONS,
+    "Cluster": CLUSTER,
     "Process": PROCESS,
 }

@@ -78,6 +78,13 @@ _REPLICAS = (
         "UnderReplicatedPartitions",
         "Partitions with fewer in-sync replicas than replicas.",
     ),
+    of_bean(
+        _GAUGE,
+        "server",
+        "ReplicaManager",
+        "ReassigningPartitions",
+        "Partitions that this broker leads and that move to another one.",
+    ),
     of_bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
     of_bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
     of_bean(

@@ -73,6 +73,9 @@ class Scraper:
         into.put(manager + "offlinereplicacount", self.node.broker.assignment.unopened + seen.failed)
         # The only replica is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
+        topics, node_id = self.node.ground.metadata.image.topics.values(), self.node.ground.settings.node_id
+        moving = sum(bool(p.adding) and p.leader == node_id for topic in topics for p in topic.partitions)
+        into.put(manager + "reassigningpartitions", moving)
         into.put(manager + "underminisrpartitioncount", 0)
         into.put(manager + "atminisrpartitioncount", seen.serving)
         into.put(manager + "produceridcount", seen.producers)

@@ -18,7 +18,6 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=ReplicaManager,name=FailedIsrUpdatesPerSec",
             "kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
             "kafka.server:type=ReplicaManager,name=IsrShrinksPerSec",
-            "kafka.server:type=ReplicaManager,name=ReassigningPartitions",
             "kafka.server:type=ReplicaFetcherManager,name=*",
             "kafka.server:type=ReplicaAlterLogDirsManager,name=*",
             "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",

@@ -46,6 +46,8 @@ LIVES = {
     "TidelogProduceRefused": ("tidelog_produce_refused_total{}", "9x40", "0+5x40"),
     "TidelogTierProcessLost": ("tidelog_tier_process_lost_total{}", "0x5 1x35", "0+1x40"),
     "TidelogEventLoopFull": ("tidelog_gateway_busy_seconds_total{}", "0+30x40", "0+58x40"),
+    "TidelogBrokerFenced": ("kafka_controller_kafkacontroller_fencedbrokercount{}", "0x5 1x5 0x30", "1x40"),
+    "TidelogMovesWait": ("kafka_server_replicamanager_reassigningpartitions{}", "3x10 0x30", "1x40"),
     "TidelogDescriptorsShort": ("tidelog_descriptor_shortages_total{}", "4x40", "0+1x40"),
     "TidelogClockStepped": ("tidelog_clock_step_seconds{}", "0x40", "-7200x40"),
     "TidelogDefect": ("tidelog_gateway_failures_total{}", "2x40", "0+1x40"),

@@ -15,6 +15,7 @@ Labels = frozenset[tuple[str, str]]
 TOPICS = "kafka_server_brokertopicmetrics_"
 REQUESTS = "kafka_network_requestmetrics_"
 SOCKETS = "kafka_server_socket_server_metrics_"
+CONTROLLER = "kafka_controller_kafkacontroller_"
 GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
 COORDINATOR = "kafka_server_group_coordinator_metrics_"
 
@@ -150,6 +151,10 @@ class NodeNumbers:
     requests_per_s: float
     errors_per_s: float
     connections: float
+    #: Registered brokers of the cluster that are not fenced, and that are, as this node knows them.
+    live_brokers: float
+    fenced_brokers: float
+    moving_partitions: float
     partitions: float
     recovering_partitions: float
     memory_bytes: float
@@ -246,6 +251,9 @@ def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers
         requests_per_s=sum(change.rates(f"{REQUESTS}requests_total", "request").values()),
         errors_per_s=sum(change.rates(f"{REQUESTS}errors_total", "request").values()),
         connections=after.gauge(f"{SOCKETS}connection_count"),
+        live_brokers=after.gauge(f"{CONTROLLER}activebrokercount"),
+        fenced_brokers=after.gauge(f"{CONTROLLER}fencedbrokercount"),
+        moving_partitions=after.gauge("kafka_server_replicamanager_reassigningpartitions"),
         partitions=after.gauge("kafka_server_replicamanager_partitioncount"),
         recovering_partitions=after.gauge("tidelog_recovering_partitions"),
         memory_bytes=after.gauge("process_resident_memory_bytes"),

@@ -18,6 +18,7 @@ from service.cli.top.numbers import (
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 #: The share of the disk from which produce is slowed by default.
 _DISK_FILLING = 0.9
@@ -45,10 +46,23 @@ def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12)
     parts: list[RenderableType] = [Text(title, style="bold"), _Nodes(seen)]
     parts += [Text(f"{each.address}: {each.trouble}", style="red") for each in seen if each.trouble]
     if live:
+        parts += _cluster(live)
         side: list[RenderableType] = [_tiering(live), _store(live), Group(*_coordinators(live))]
         parts += [Columns([_requests(live, apis), *side], padding=(0, 2)), _topics(live, topics)]
         parts += _groups(live, topics)
     return Group(*parts)
+
+
+def _cluster(live: Sequence[NodeNumbers]) -> list[Text]:
+    """A line on the brokers of a cluster of several."""
+    from rich.text import Text
+
+    brokers, fenced = (max(each) for each in zip(*((n.live_brokers, n.fenced_brokers) for n in live), strict=True))
+    if brokers + fenced <= 1:
+        return []
+    moving = sum(node.moving_partitions for node in live)
+    words = f"{count(brokers)} live brokers, {count(fenced)} fenced, {count(moving)} partitions on the move"
+    return [Text(words, style="red" if fenced else "")]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

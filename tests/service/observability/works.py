@@ -251,6 +251,7 @@ async def somebody_sets_the_clock(world: World) -> AsyncIterator[None]:
         MANAGER + "leadercount": 3,
         MANAGER + "atminisrpartitioncount": 3,
         MANAGER + "underreplicatedpartitions": Is(0),
+        MANAGER + "reassigningpartitions": Is(0),
         CONTROLLER + "globaltopiccount": 1,
         CONTROLLER + "globalpartitioncount": 3,
         CONTROLLER + "offlinepartitionscount": 0,

@@ -15,6 +15,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import InvalidReplicationAssignmentError, InvalidReplicationFactorError
 
+from service.cli.top.numbers import Scrape
 from tests.faults.clients import until
 from tests.service.serve.test_cluster import PARTITIONS, consumed, create, produce
 from tests.support.cluster import Cluster
@@ -50,6 +51,12 @@ def wait_led(cluster: Cluster, topic: str, targets: dict[int, int]) -> None:
             return targets.items() <= cluster.leaders(at, topic).items()
 
         until(is_led, f"broker {broker} shows that {topic} is led by {targets}")
+
+
+def reassigning(cluster: Cluster, broker: int) -> float:
+    """The broker's gauge of the partitions that it leads and that move."""
+    page = Scrape.parse(cluster.nodes[broker].get("/metrics")[1], 0)
+    return page.gauge("kafka_server_replicamanager_reassigningpartitions")
 
 
 def directories(cluster: Cluster, broker: int, topic: str) -> list[str]:
@@ -112,6 +119,8 @@ def test_an_open_transaction_holds_a_move_up_until_it_ends_or_the_move_is_cancel
     assert producer.flush(30) == 0
     python = admin(cluster)
     python.alter_partition_reassignments({partition: [target]})
+    until(lambda: reassigning(cluster, source) == 1, "the leader's metrics show the move")
+    assert reassigning(cluster, target) == 0
     shown = str(python.list_partition_reassignments())
     assert "open" in shown and str(target) in shown
     python.alter_partition_reassignments({partition: None})

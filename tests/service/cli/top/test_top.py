@@ -200,6 +200,9 @@ NUMBERS = NodeNumbers(
     requests_per_s=23_456.7,
     errors_per_s=0.5,
     connections=200,
+    live_brokers=1,
+    fenced_brokers=0,
+    moving_partitions=0,
     partitions=1_000,
     recovering_partitions=3,
     memory_bytes=95 * MIB,
@@ -255,6 +258,13 @@ def test_nodes_add_up() -> None:
     billing = next(line for line in text.splitlines() if "billing" in line)
     assert billing.split() == ["billing", "2,400,000", "2,000,000"]
     assert "4,000" in text and "960/s" in text and "600 MiB" in text
+
+
+def test_a_cluster_shows_its_brokers_and_moves() -> None:
+    assert "brokers" not in rendered([NodeView("a:1", NUMBERS)])
+    node = replace(NUMBERS, live_brokers=3, fenced_brokers=1, moving_partitions=2)
+    text = rendered([NodeView("a:1", node), NodeView("b:2", replace(node, live_brokers=2, moving_partitions=5))])
+    assert "\n3 live brokers, 1 fenced, 7 partitions on the move\n" in text
 
 
 def test_the_state_of_a_node_is_on_its_line() -> None:
