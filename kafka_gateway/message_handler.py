@@ -261,7 +261,9 @@ class MessageHandler:
         """The result of the API's `serve`, or a refusal if it raises."""
         try:
             if is_too_long:
-                raise PolicyViolation(f"the request has more than {ROWS_A_REQUEST} rows; ask in parts")
+                raise PolicyViolation(
+                    f"the request has more than {ROWS_A_REQUEST} rows; split it into smaller requests"
+                )
             return self._serve(request, call)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call)

@@ -49,7 +49,7 @@ def topic_id_of(data: bytes) -> TopicId:
 def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") -> None:
     """InvalidRequest if `count` is above `most`."""
     if count > most:
-        raise InvalidRequest(f"a request names at most {most} {of}, not {count}: ask in parts")
+        raise InvalidRequest(f"a request names at most {most} {of}, not {count}: split it into smaller requests")
 
 
 def check_topics(topics: Collection[Any]) -> None:

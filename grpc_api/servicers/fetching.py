@@ -33,7 +33,8 @@ def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
     """The fetch, limited to what one message holds. Raises InvalidRequest for too many partitions."""
     if len(fetch.partitions) > MAX_FETCH_PARTITIONS:
         raise InvalidRequest(
-            f"a fetch names at most {MAX_FETCH_PARTITIONS} partitions, not {len(fetch.partitions)}: ask in parts"
+            f"a fetch names at most {MAX_FETCH_PARTITIONS} partitions, not {len(fetch.partitions)}: "
+            "split it into smaller requests"
         )
     most = min(fetch.max_bytes, most)
     return fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))

@@ -25,7 +25,9 @@ def parsed(parse: Parse, data: bytes) -> Any:
     """Raises InvalidRequest for too many fields, and for malformed bytes: gRPC would report a server error and log a traceback
     each time."""
     if len(data) >= COUNTED_BYTES and count_fields(data, layout_of(parse), MAX_FIELDS) > MAX_FIELDS:
-        raise InvalidRequest(f"the request ({len(data)} bytes) has more than {MAX_FIELDS} fields: ask in parts")
+        raise InvalidRequest(
+            f"the request ({len(data)} bytes) has more than {MAX_FIELDS} fields: split it into smaller requests"
+        )
     try:
         return parse(data)
     except DecodeError as error:

@@ -125,7 +125,9 @@ class CoreRecords(RecordsServicer):
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
         count, topic, acks = len(request.records), request.topic, request.acks
         if count > MAX_SENT_RECORDS:
-            raise InvalidRequest(f"a request holds at most {MAX_SENT_RECORDS} records, not {count}: send them in parts")
+            raise InvalidRequest(
+                f"a request holds at most {MAX_SENT_RECORDS} records, not {count}: split it into smaller requests"
+            )
         grouping = _Grouping(len(self._described(topic).partitions), self._clock.unix_ms(), self._rng)
         await grouping.add_all(request.records)
         del request  # its records are in batches now

@@ -1,7 +1,7 @@
 """Encodes commands and their results for the network, and results of completed commands for the metadata log.
 
-Pure. One pair of functions for each class of `service.metadata.commands`; a table has them all. Decoding gives an equal value.
-Bytes of a command that this version does not know are refused with the remedy.
+Pure. Each class of `service.metadata.commands` has a pair of functions in one table. Decoding returns a value equal to the
+encoded one. A command that this version does not know is refused with an error that names the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_tiers.types import TopicId
 
 
 class _Form(NamedTuple):
-    """A command's field of `Command`, and the functions between it and the class."""
+    """A command's field in the message `Command`, and the functions that convert between the message and the class."""
 
     field: str
     encode: Callable[[Any], Any]
@@ -35,7 +35,7 @@ def encode_command(command: c.Command[Any]) -> bytes:
 
 
 def decode_command(encoded: bytes) -> c.Command[Any]:
-    """InvalidRequest if the bytes are no command, or one of another version."""
+    """Raises InvalidRequest if the bytes are not a command, or are a command of another version."""
     try:
         message = pb.Command.FromString(encoded)
         kind = message.WhichOneof("kind")

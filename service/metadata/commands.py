@@ -1,11 +1,11 @@
 """Changes of the metadata as values, which a broker sends to its controller.
 
-Pure. A command is plain data (no callable, no live object), so that it can be sent to another node and kept. `plan` finds its
-planner in a table: from an image and a command to the records that make the change, and the result that its sender gets.
-`PLANNERS` has every command; each is a frozen class whose type parameter is its result. A command with `validate_only` is
-planned like any other and makes no records.
+Pure. A command is plain data (no callable, no live object), so that it can be sent to another node and kept. `plan` looks up
+the command's planner in the table `PLANNERS`. The planner takes an image and the command, and returns the records that make the
+change and the result for the sender. Each command is a frozen class whose type parameter is its result. A command with
+`validate_only` is planned like any other, but yields no records.
 
-A plan is valid only for the image that it was made from: the controller proposes it without a wait in between.
+A plan is valid only for the image that it was made from, so the controller proposes it without awaiting anything in between.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlacedTopic(NamedTuple):
 
 
 class DeletedTopic(NamedTuple):
-    """A topic before its deletion; `partitions` is their number."""
+    """A topic before its deletion; `partitions` is the number of its partitions."""
 
     name: str
     topic_id: TopicId
@@ -61,13 +61,12 @@ class LevelChange(NamedTuple):
     to_level: int
 
 
-# --- what clients ask for ---------------------------------------------------------------------------------------------
+# --- commands of clients ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Command[PlacedTopic]):
-    """`topic_id` is a random one that the sender has chosen (`planner.new_topic_id`), so that a repeated command creates no
-    second topic."""
+    """The sender chooses `topic_id` at random (`planner.new_topic_id`), so that a repeated command creates no second topic."""
 
     topic: NewTopic
     topic_id: TopicId
@@ -93,8 +92,8 @@ class CreatePartitions(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs(Command[None]):
-    """Makes all alterations or none. With `replace`, configs that none of them names return to their defaults. `asked` is the
-    broker that was asked: as in Kafka, the configs of one broker are altered there."""
+    """Makes all alterations or none. With `replace`, configs that no alteration names return to their defaults. `asked` is the
+    broker that received the request: as in Kafka, only the broker itself accepts changes of its own configs."""
 
     resource: Resource
     alterations: tuple[ConfigAlteration, ...]
@@ -105,13 +104,13 @@ class AlterConfigs(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateFeatures(Command[tuple[LevelChange, ...]]):
-    """Sets all levels or none. The result has those that change."""
+    """Sets all levels or none. The result lists the levels that change."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
 
 
-# --- what brokers ask for ---------------------------------------------------------------------------------------------
+# --- commands of brokers ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class AllocateProducerIds(Command[ProducerIdBlock]):
 
 @dataclass(frozen=True, slots=True)
 class SkipProducerIds(Command[None]):
-    """Skips ids for a directory that may be an older copy: the original may have issued them."""
+    """Skips ids when the directory may be an older copy, because the original may have issued them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class ConfirmIncarnation(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class FoundCluster(Command[None]):
-    """Names a cluster that begins here, and sets its feature levels. Does nothing if the cluster already has this id."""
+    """Gives a new cluster its id and its feature levels. Does nothing if the cluster already has this id."""
 
     cluster_id: str
 
@@ -167,8 +166,8 @@ class FoundCluster(Command[None]):
 @dataclass(frozen=True, slots=True)
 class RegisterBroker(Command[int]):
     """Registers a starting broker; the result is its broker epoch. `endpoints` are its advertised listeners, `disk_identity` is
-    its directory id, `start_id` names its process, and `peer` is where other brokers reach it. It leads nothing while it is
-    `fenced`."""
+    its directory id, `start_id` names its process, and `peer` is the address at which other brokers reach it. The broker leads
+    nothing while it is `fenced`."""
 
     broker_id: int
     disk_identity: bytes
@@ -181,7 +180,7 @@ class RegisterBroker(Command[int]):
 
 @dataclass(frozen=True, slots=True)
 class UnfenceBroker(Command[None]):
-    """A registered broker has its registration in its own image, and may lead."""
+    """Unfences a registered broker, whose own image now has its registration. It may lead from then on."""
 
     broker_id: int
     broker_epoch: int
@@ -189,7 +188,7 @@ class UnfenceBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker(Command[None]):
-    """The heartbeats of a registered broker have ended."""
+    """Fences a registered broker whose heartbeats have stopped."""
 
     broker_id: int
     broker_epoch: int
@@ -197,7 +196,7 @@ class FenceBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class ShutDownBroker(Command[None]):
-    """A registered broker wants to stop and gives up its leaderships."""
+    """Takes its leaderships from a registered broker that wants to stop."""
 
     broker_id: int
     broker_epoch: int
@@ -219,7 +218,7 @@ class LeadEverything(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean(Command[None]):
-    """A partition without a leader is led by a replica that may lack acknowledged records."""
+    """Gives a partition without a leader a leader that may lack acknowledged records."""
 
     topic: str
     partition: int
@@ -236,8 +235,8 @@ class Reassign(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class HandOver(Command[None]):
-    """The consent of a partition's leader to the end of a move: it appends nothing more, and the bucket has everything below
-    `end`, its log end. The epochs are those under which it stopped."""
+    """The consent of a partition's leader to the end of a move. The leader appends nothing more, and the bucket has everything
+    below `end`, its log end. The epochs are those under which the leader stopped."""
 
     topic_id: TopicId
     partition: int
@@ -250,7 +249,7 @@ class HandOver(Command[None]):
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
-#: From an image, a command and the controller's configs to records and the command's result.
+#: Takes an image, a command and the controller's configs; returns records and the command's result.
 Planner = Callable[[MetadataImage, Any, ConfigRules], tuple[Records, Any]]
 
 

@@ -1,8 +1,8 @@
 """The controller carries out commands, one after another, each on the newest state.
 
 A broker that has its controller in its own process calls `execute`. A command of another process comes with its
-`CommandOrigin`: a repeated command gets its first result and is not done twice. That holds across a restart of the controller:
-the metadata log has the result in the batch of the command's own records.
+`CommandOrigin`. A repeated command gets the result of the first, and is not carried out twice. This also holds across a restart
+of the controller, because the batch of the command's records in the metadata log includes the result.
 
 Nothing else proposes changes of a running node's metadata. A take-over writes the first records of its directory, as a snapshot
 would, before there is a controller.
@@ -21,7 +21,7 @@ from service.metadata.planner import ConfigRules
 from service.metadata.registrations import registration
 from storage_tiers.errors import BrokerFenced, InvalidRequest
 
-#: Commands of one broker whose results are kept because it may not have them. Brokers send fewer at a time.
+#: Most results kept for one broker, which may not have received them. Brokers send fewer commands at a time.
 MAX_UNCONFIRMED_COMMANDS = 1024
 
 
@@ -30,12 +30,12 @@ class Commands(Protocol):
 
     async def execute(self, command: Command[Result]) -> Result:
         """The command's result, once this broker's image has its change. Raises the command's LogError if it cannot be carried
-        out, and StorageError if it is not known whether it was: retry later."""
+        out, and StorageError if the outcome is unknown (retry later)."""
 
 
 class CommandOrigin(NamedTuple):
-    """The broker that sends a command, under the epoch of its registration. `sequence` rises with each command; a repeated one
-    has its first number. The broker has the answers of all commands below `answered_below`."""
+    """The broker that sends a command, under the epoch of its registration. `sequence` rises with each command; a repeated
+    command keeps its number. The broker has received the answers of all commands below `answered_below`."""
 
     broker_id: int
     broker_epoch: int
@@ -44,7 +44,7 @@ class CommandOrigin(NamedTuple):
 
 
 class CommandAnswer(NamedTuple):
-    """A command's result, and the metadata offset (the index of an entry) at which an image has its change."""
+    """A command's result, and the metadata offset (the index of an entry) from which an image has its change."""
 
     result: Any
     offset: int
@@ -56,12 +56,13 @@ class Controller:
     def __init__(self, metadata: MetadataLog, configs: ConfigRules) -> None:
         self._metadata = metadata
         self._configs = configs
-        #: Senders' commands that wait for the disk.
+        #: Commands of other processes that wait for the disk.
         self._under_way: dict[tuple[int, int, int], asyncio.Future[int]] = {}
 
     async def execute(self, command: Command[Result]) -> Result:
-        """The command's result, once its records are durable and applied. A command without records waits for those that it was
-        planned on. Raises the command's LogError if it cannot be carried out, else as `MetadataLog.propose` does."""
+        """The command's result, once its records are durable and applied. A command without records waits for the records that
+        its plan is based on. Raises the command's LogError if it cannot be carried out, and the errors of
+        `MetadataLog.propose`."""
         records, result = plan(self._metadata.proposed, command, self._configs)
         await (self._metadata.propose(records) if records else self._metadata.settled())
         return result
@@ -69,8 +70,8 @@ class Controller:
     async def answer(self, command: Command[Any], origin: CommandOrigin) -> CommandAnswer:
         """As `execute`, for a broker in another process.
 
-        Raises also BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced,
-        and InvalidRequest if the broker has too many commands unconfirmed or has confirmed this one."""
+        Also raises BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced,
+        and InvalidRequest if the broker has too many unconfirmed commands or has already confirmed this one."""
         broker_id, broker_epoch, sequence, answered_below = origin
         key = (broker_id, broker_epoch, sequence)
         result = self._result_of(origin)

@@ -1,6 +1,6 @@
 """The effect of one batch of metadata records on an image: one method for each kind of record.
 
-Pure. A record states a fact that became true, so applying it computes nothing that could differ between nodes.
+Pure. A record states a fact, so applying it computes nothing that could differ between nodes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from service.metadata.parts import (
 from storage_tiers.errors import MetadataCorrupt
 from storage_tiers.types import TopicId
 
-#: Number of completely deleted topics whose ids are kept; only the bucket knows older ones.
+#: Most completely deleted topics whose ids are kept; only the bucket knows older ones.
 MAX_GONE_TOPICS = 4096
-#: Number of this node's starts with an unanswered claim in the bucket that are kept; older ones are dropped.
+#: Most unconfirmed starts of this node that are kept (the bucket has not answered their claims); older ones are dropped.
 MAX_UNCONFIRMED_STARTS = 1024
 #: Fields of the image that grow with the topics.
 _TRIES = frozenset({"topics", "topic_ids", "folded_names", "configs", "topic_files"})

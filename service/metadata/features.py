@@ -1,13 +1,14 @@
-"""The cluster's feature levels (KIP-584), by Kafka's names: those that this software supports, and changes of the current ones.
+"""The cluster's feature levels (KIP-584), under Kafka's names: the levels that this software supports, and changes of the
+current levels.
 
 `metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of this node.
-`transaction.version` decides how clients end transactions: those that know level 2 (KIP-890) get an epoch for each transaction;
-below it they add partitions themselves. Every level is served whatever the current one is. All other features of that release
-are known and off; none can be raised, because nothing here implements them.
+`transaction.version` decides how clients end transactions. At level 2 (KIP-890), clients that know it get a new epoch for each
+transaction; below it, clients add partitions themselves. Requests of every level are served whatever the current level is. All
+other features of that release are known and off. They cannot be raised, because nothing here implements them.
 
 Pure. Checks, their order and messages are those of Kafka 4.2's FeatureControlManager. Invariant: a level is current only if
-every registered broker has registered support for it. A feature without a record has its lowest level: in a directory from
-before levels were recorded, clients keep getting a level that is sure to work.
+every registered broker has registered support for it. A feature without a record has its lowest level, so in a directory from
+before levels were recorded, clients keep a level that is sure to work.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def supported_records() -> list[pb.SupportedFeatureRecord]:
 
 
 def update(image: MetadataImage, updates: Iterable[FeatureUpdate], node_id: int) -> tuple[pb.MetadataRecord, ...]:
-    """The records of all updates. Each is compared with the level before the request; if two name one feature, the last
-    counts. Raises InvalidUpdateVersion."""
+    """The records of all updates. Each update is compared with the level before the request. If two updates name the same
+    feature, the last one wins. Raises InvalidUpdateVersion."""
     levels: dict[str, int] = {}
     for each in updates:
         problem = _problem(image, each, node_id)

@@ -14,7 +14,7 @@ Listener = Callable[[MetadataImage, Changes], None]
 class Metadata(Protocol):
     """Implemented by `service.metadata.log.MetadataLog` and `service.controller.follower.MetadataFollower`."""
 
-    #: Number of writes that this node's disk refused.
+    #: Number of writes that failed on this node's disk.
     refused: int
 
     @property
@@ -34,7 +34,7 @@ class Metadata(Protocol):
         """A file of the data directory that moves with the metadata: the log, or the directory's identity."""
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener(image, changes)` on the loop after each change of `image`; the returned function ends it."""
+        """Calls `listener(image, changes)` on the loop after each change of `image`; the returned function unsubscribes it."""
 
     async def close(self) -> None:
-        """Closes the files and connections that it holds."""
+        """Closes its files and connections."""

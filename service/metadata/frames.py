@@ -2,9 +2,9 @@
 
     length u32 | crc32c u32 | term u64 | index u64 | payload (length bytes)        all big-endian
 
-The CRC-32C covers every byte but itself: length, term, index, payload. Indexes are dense; terms never fall. Each frame is
-synced before the next one is written. So an unreadable frame is the torn end of a log if, and only if, no readable frame
-follows it; otherwise stored bytes are damaged.
+The CRC-32C covers every byte except its own: length, term, index, payload. Indexes have no gaps, and terms never fall. Each
+frame is synced before the next one is written. So an unreadable frame is the torn end of a log if, and only if, no readable
+frame follows it; otherwise stored bytes are damaged.
 
 Pure functions over bytes.
 """
@@ -32,7 +32,7 @@ _HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One entry: the term it was written in, its index in the log (from 1), and its encoded records."""
+    """One entry: the term in which it was written, its index in the log (from 1), and its encoded records."""
 
     term: int
     index: int
@@ -100,7 +100,7 @@ ADVICE = (
 def _next_frame(data: bytes, damaged: int, expected: int) -> int | None:
     """Position of a sound frame after the damage, which begins where entry `expected` belongs; None if there is none."""
     highest = expected + (len(data) - damaged) // HEADER_BYTES
-    # A lost write mostly leaves zeros. They hold no index, so megabytes of them need no search.
+    # A lost write usually leaves zeros. They contain no valid index, so megabytes of them need no search.
     last_header = len(data.rstrip(b"\0")) + HEADER_BYTES
     for match in _HEADER_SHAPE.finditer(data, damaged + 1, last_header):
         frame = decode(data, match.start())

@@ -1,12 +1,12 @@
 """The cluster's metadata as one immutable value, and the only function that changes it.
 
 `image.apply_batch(records)` returns a new image and leaves the old one unchanged, so a request or planner that holds an image
-sees one consistent state. Images share what a batch leaves as it was: mappings that grow with the topics are hash array mapped
-tries, so that a change costs the same with ten topics and with ten thousand.
+sees one consistent state. Images share everything that a batch does not change. Mappings that grow with the number of topics
+are hash array mapped tries, so a change costs the same with ten topics and with ten thousand.
 
-Invariants: applying is a pure function of (image, records): no clock, no randomness, no configuration. A batch applies
-whole or raises MetadataCorrupt and leaves nothing. A topic id is live or deleting or unknown, never two of these. Leader
-epochs, partition epochs, broker epochs and producer ids only rise.
+Invariants: applying is a pure function of (image, records): no clock, no randomness, no configuration. A batch applies whole,
+or raises MetadataCorrupt and changes nothing. A topic id is live, deleting or unknown, never two of these. Leader epochs,
+partition epochs, broker epochs and producer ids only rise.
 
 Not promised: the meaning of requests, which the planner handles; durability, which the log provides; any order of the topics.
 """
@@ -60,7 +60,7 @@ class MetadataImage:
     brokers: Mapping[int, BrokerImage] = field(default_factory=_empty)
     #: The highest broker epoch of brokers that are no longer registered, 0 without one.
     gone_broker_epoch: int = 0
-    #: Commands that were carried out and whose answers may be lost, by the broker that sent them.
+    #: Completed commands whose answers may be lost, by the broker that sent them.
     sessions: Mapping[int, SessionImage] = field(default_factory=_empty)
     features: Mapping[str, int] = field(default_factory=_empty)
     next_producer_id: int = 0

@@ -1,6 +1,6 @@
 """The broker's internal topics: their names, and the configs with which Kafka 4.2.1 creates them.
 
-Pure. Their partitions have one replica: replication does not exist.
+Pure. Their partitions have one replica, because tidelog does not replicate.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
-#: Topics with a coordinator here. Their local log is never evicted: a coordinator loads without the store.
+#: Topics with a coordinator here. Their local log is never evicted, so that a coordinator loads without the store.
 COORDINATED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 

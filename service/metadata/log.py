@@ -1,9 +1,9 @@
 """The metadata log's interface for the node: propose records, wait until they are durable, read the image.
 
-One node is a quorum of one: `propose` acts like a Raft leader without peers. Proposals made while the disk is busy share the
-next fsync (group commit). There are two images: `image`, after all durable entries, answers clients; `proposed`, after all
-accepted ones, is the base of the next plan, so that two requests for the same name cannot both succeed while the first waits
-for the disk.
+The node is the only voter of its controller quorum, so `propose` acts like a Raft leader without peers. Proposals made while
+the disk is busy share the next fsync (group commit). There are two images. `image`, after all durable entries, answers clients.
+`proposed`, after all accepted entries, is the base of the next plan, so that two requests for the same name cannot both succeed
+while the first waits for the disk.
 
 Invariants: entries apply in the order proposed; `image` shows durable entries only; a proposal is whole or absent. When the
 disk refuses an entry, it and all later proposals fail with StorageError, `proposed` falls back to `image`, and the next
@@ -32,11 +32,11 @@ from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
 
-#: Bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
+#: Most bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
 MAX_PROPOSAL_BYTES = 16 << 20
-#: Bytes of the proposals that share an fsync.
+#: Most bytes of the proposals that share an fsync.
 MAX_GROUP_BYTES = 16 << 20
-#: Bytes of all proposals that wait for the disk; beyond it `propose` raises a retriable StorageError.
+#: Most bytes of all proposals that wait for the disk; beyond them `propose` raises a retriable StorageError.
 MAX_WAITING_BYTES = 64 << 20
 
 _logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class MetadataLog:
         """Creates or recovers `<data_dir>/__cluster_metadata-0/`; blocking. `data_dir` must exist and be locked by this
         process. Every opening starts a new term.
 
-        MetadataCorrupt if it is damaged (the message names the position and the remedy), StorageError if the disk refuses.
+        Raises MetadataCorrupt if the log is damaged (the message names the position and the remedy), StorageError on an I/O
+        error.
         """
         try:
             store, recovered = MetadataStore.open(data_dir, files, log_bytes_per_snapshot=log_bytes_per_snapshot)
@@ -115,8 +116,8 @@ class MetadataLog:
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Calls `listener(image, changes)` on the loop after each change of `image`, before the proposers resume. One call may
-        cover several changes, each change is passed once; `changes` are all since the last call. The returned function ends
-        it."""
+        cover several changes: `changes` holds everything since the last call. The returned function unsubscribes the
+        listener."""
         self._listeners.append(listener)
         return partial(self._listeners.remove, listener)
 
@@ -132,7 +133,8 @@ class MetadataLog:
         payload = pb.MetadataBatch(records=records).SerializeToString()
         if len(payload) > MAX_PROPOSAL_BYTES:
             raise InvalidRequest(
-                f"the change takes {len(payload)} bytes of metadata, more than {MAX_PROPOSAL_BYTES}: ask for it in parts"
+                f"the change takes {len(payload)} bytes of metadata, more than {MAX_PROPOSAL_BYTES}: "
+                "split it into smaller requests"
             )
         if self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
             raise StorageError("too many metadata changes wait for the disk; retry later")
@@ -146,8 +148,8 @@ class MetadataLog:
         return proposal.done
 
     async def settled(self) -> None:
-        """Returns once all proposals accepted so far are in `image`; at once if none waits. StorageError if the disk refused
-        the last of them."""
+        """Returns once all proposals accepted so far are in `image`, immediately if none is waiting. Raises StorageError if the
+        disk refused the last one."""
         if self._waiting or self._writer is not None:
             await asyncio.shield(self._newest)
 
@@ -178,7 +180,7 @@ class MetadataLog:
 
     async def _write_group(self, group: list[_Proposal]) -> None:
         run = asyncio.get_running_loop().run_in_executor
-        # Joined encodings of one protobuf type are the encoding of the joined message: repeated fields concatenate.
+        # Concatenated protobuf encodings decode as one message whose repeated fields are concatenated.
         payload = b"".join(proposal.payload for proposal in group)
         try:
             index = await run(self._executor, self._store.append, self._term, payload)
@@ -199,7 +201,7 @@ class MetadataLog:
 
     async def _refuse(self, group: list[_Proposal], error: OSError) -> None:
         self.refused += 1
-        # Proposals accepted meanwhile were planned on a state that has just failed to become durable.
+        # Proposals accepted meanwhile were planned on the state that did not become durable.
         refused = [*group, *self._waiting]
         self._waiting.clear()
         self._waiting_bytes = 0

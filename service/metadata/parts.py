@@ -1,6 +1,6 @@
 """The values that an image of the cluster's metadata holds: partitions, topics, brokers, starts, and what a batch changed.
 
-Pure. All are frozen; `service.metadata.image` has the image, and `service.metadata.delta` makes the next one.
+Pure. All classes are frozen. `service.metadata.image` has the image, and `service.metadata.delta` makes the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from grpc_api.contract.topics import Endpoint, Resource
 from storage_tiers.types import TopicId
 
-#: The leader of a partition without one.
+#: The `leader` of a partition that has none.
 NO_LEADER = -1
 
 
@@ -20,8 +20,9 @@ NO_LEADER = -1
 class PartitionImage:
     """One partition. `leader` is a broker id, NO_LEADER for none; `replicas` and the other tuples are broker ids.
 
-    `directories` are the directory ids of `replicas`, in their order; empty if not known. `adding` and `removing` are what a
-    reassignment changes (KIP-455). `eligible_leaders` are not in sync, but have every committed record (KIP-966).
+    `directories` are the directory ids of `replicas`, in the same order; empty if not known. `adding` and `removing` are the
+    replicas that a reassignment adds and removes (KIP-455). `eligible_leaders` are not in sync, but have every committed record
+    (KIP-966).
     """
 
     index: int
@@ -35,10 +36,10 @@ class PartitionImage:
     removing: tuple[int, ...] = ()
     eligible_leaders: tuple[int, ...] = ()
     last_known_leaders: tuple[int, ...] = ()
-    #: Its leader was elected uncleanly, and has not repaired the log yet.
+    #: True if its leader was elected uncleanly and has not repaired the log yet.
     recovering: bool = False
     #: The log end at which another broker handed the partition over to its present replica; 0 if none did. The bucket has
-    #: everything below it, and a shorter log of that replica has not begun yet.
+    #: everything below it. If that replica's log is shorter, it has not begun yet.
     moved_end: int = 0
 
     @property
@@ -75,9 +76,9 @@ class SupportedFeature(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id; `features` are those
-    that it supports at a level above 0; `start_id` names the process that registered; `peer` is HOST:PORT
-    of its gRPC listener, where the other brokers reach it.
+    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id; `features` are the
+    features that it supports at a level above 0; `start_id` names the process that registered; `peer` is HOST:PORT of its gRPC
+    listener, where the other brokers reach it.
 
     A broker that is `fenced` leads nothing. One that is `shutting_down` leads nothing new.
     """
@@ -100,8 +101,8 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class SessionImage:
-    """The commands of a broker's registration that were carried out and whose answers it may not have: encoded results by
-    sequence number, all from `answered_below` on."""
+    """The completed commands of a broker's registration whose answers it may not have: encoded results by sequence number, all
+    from `answered_below` on."""
 
     broker_epoch: int
     answered_below: int
@@ -120,8 +121,8 @@ class StartImage:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of a batch of records: ids of topics (created, changed, being deleted or gone), resources whose configs were
-    set, and ids of brokers (registered, changed or gone). Each once, in the order touched. Publishers of the metadata apply
-    only these."""
+    set, and ids of brokers (registered, changed or gone). Each appears once, in the order touched. Subscribers of the metadata
+    look only at these."""
 
     topics: tuple[TopicId, ...] = ()
     configs: tuple[Resource, ...] = ()

@@ -1,7 +1,7 @@
-"""Replica placement of new partitions: leaders spread evenly, replicas of one partition over as many racks as possible.
+"""Places the replicas of new partitions: leaders spread evenly, replicas of one partition over as many racks as possible.
 
-Pure and deterministic: the starting broker depends on the topic's id, so that topics of one partition do not all get the same
-broker. Ignores load and free space.
+Pure and deterministic. The first broker depends on the topic's id, so that topics of one partition do not all get the same
+broker. Load and free space are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def place(
     start = int.from_bytes(topic_id[:8], "big")
     placed = []
     for partition in range(first_partition, first_partition + count):
-        # Followers shift by one more each time round the ring, so that two brokers do not share all their partitions.
+        # The followers shift by one more in each round of the ring, so that two brokers do not share all their partitions.
         leader = (start + partition) % len(ring)
         shift = (partition // len(ring)) % max(1, len(ring) - 1)
         followers = [ring[(leader + 1 + (shift + step) % (len(ring) - 1)) % len(ring)] for step in range(len(ring) - 1)]
@@ -44,7 +44,7 @@ def place(
 
 
 def _alternating_racks(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
-    """All brokers, neighbours in different racks as far as possible."""
+    """All brokers in an order in which neighbours are in different racks as far as possible."""
     racks: dict[str | None, list[BrokerImage]] = {}
     for broker in sorted(brokers, key=lambda b: b.broker_id):
         racks.setdefault(broker.rack, []).append(broker)

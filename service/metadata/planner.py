@@ -1,10 +1,10 @@
-"""The controller's decisions: from a request and the current metadata to records, or a LogError.
+"""The controller's decisions. Each function turns a request and the current metadata into records, or raises a LogError.
 
-Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image it was made from.
-`service.metadata.commands` plans whole commands with these functions.
+Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image that it was made
+from. `service.metadata.commands` plans whole commands with these functions.
 
-Rules, their order and their wording follow Apache Kafka 4.2.1 (its ReplicationControlManager, asked request by request),
-because clients and operators match on them. Authorisation, duplicates inside one request and timeouts are the caller's.
+The rules, their order and their wording follow Apache Kafka 4.2.1 (its ReplicationControlManager, compared request by request),
+because clients and operators match on them. The caller handles authorisation, timeouts, and duplicates inside one request.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def create_partitions(
     current = len(topic.partitions)
     if name in COORDINATED_TOPICS and count > current:
         raise InvalidPartitions(
-            f"{name} keeps its {current} partition(s): their number decides which one has a group or a transactional id, and "
-            "with another number none would be found again."
+            f"{name} keeps its {current} partition(s): a group or a transactional id is assigned to a partition by "
+            "their number, so with another number its state would no longer be found."
         )
     if count == current:
         raise InvalidPartitions(f"Topic already has {current} partition(s).")
@@ -198,7 +198,7 @@ def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple
 
 
 def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: ConfigRules) -> tuple[Records, TopicImage]:
-    """As `delete_topic`; UnknownTopicId if no live topic has that id."""
+    """Like `delete_topic`, by id. Raises UnknownTopicId if no live topic has that id."""
     topic = image.topic_by_id(topic_id)
     if topic is None:
         raise UnknownTopicId("This server does not host this topic ID.")
@@ -206,15 +206,16 @@ def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: ConfigR
 
 
 def forget_topic(image: MetadataImage, topic_id: TopicId) -> Records:
-    """Records that forget a deleted topic once its data is gone. None if that was recorded before, so a retry is harmless."""
+    """Records that forget a deleted topic once its data is gone. Returns no records if it is already forgotten, so a retry is
+    harmless."""
     if topic_id not in image.deleting:
         return ()
     return (pb.MetadataRecord(topic_forgotten=pb.TopicForgottenRecord(topic_id=topic_id)),)
 
 
 def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
-    """The next block for that broker (KIP-730). Its ids may be used only once the records are durable. PolicyViolation if no
-    ids are left."""
+    """The next block for that broker (KIP-730). Its ids may be used only once the records are durable. Raises PolicyViolation
+    if no ids are left."""
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
         raise PolicyViolation("All producer ids of this cluster are used up.")
@@ -257,7 +258,7 @@ def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
 
 
 def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
-    """As `name_cluster`; a cluster that begins here has every feature at its highest level."""
+    """Like `name_cluster`, and sets every feature of the new cluster to its highest level."""
     named = name_cluster(image, cluster_id)
     return (*named, *features.newest()) if named else ()
 

@@ -4,9 +4,9 @@
          ^                                                 |
          +------------------ cancelled --------------------+
 
-Pure: planners from an image to records. A partition moves through the bucket: its leader offloads everything, then hands it
-over at its log end, and the target begins at that offset. So no records pass between brokers, and the target is never in sync
-before it leads.
+Pure: planners that turn an image into records. A partition moves through the bucket. Its leader offloads everything, then hands
+the partition over at its log end, and the target begins at that offset. So no records pass between brokers, and the target is
+never in sync before it leads.
 
 Invariant: only the partition's leader, under its current registration, leader epoch and partition epoch, hands it over. A
 consent that is late, or is sent by an earlier start of that broker, is refused.
@@ -35,9 +35,10 @@ Records = tuple[pb.MetadataRecord, ...]
 def reassign(
     image: MetadataImage, name: str, index: int, replicas: Sequence[int] | None, *, is_tiered: bool
 ) -> Records:
-    """Records that begin a move of the partition to the brokers `replicas`, or with None cancel the one in progress. No records
-    if the partition is there already. UnknownTopicOrPartition, NoReassignmentInProgress; InvalidReplicationFactor for several
-    replicas; InvalidReplicaAssignment for unknown brokers, and for a topic that is not tiered."""
+    """Records that begin a move of the partition to the brokers `replicas`. With None, records that cancel the move in
+    progress. Returns no records if the partition is there already. Raises UnknownTopicOrPartition, NoReassignmentInProgress,
+    InvalidReplicationFactor for several replicas, and InvalidReplicaAssignment for unknown brokers or a topic that is not
+    tiered."""
     topic_id, placed = _partition(image, name, index)
     if replicas is None:
         if not placed.adding:
@@ -77,8 +78,8 @@ def hand_over(
     partition_epoch: int,
     end: int,
 ) -> Records:
-    """Called with the leader's consent: it appends nothing more, and the bucket has everything below `end`, its log end. The
-    target leads from then on. Raises InvalidRequest if the partition is no longer as the leader knew it, and
+    """Called with the leader's consent. The leader appends nothing more, and the bucket has everything below `end`, its log
+    end. The target leads from then on. Raises InvalidRequest if the partition is no longer as the leader knew it, and
     InvalidReplicaAssignment if the target cannot lead now; both change nothing."""
     registration(image, broker_id, broker_epoch)
     topic = image.topics.get(topic_id)
@@ -93,7 +94,9 @@ def hand_over(
         )
     target = image.brokers.get(placed.adding[0])
     if target is None or not target.may_lead:
-        raise InvalidReplicaAssignment(f"broker {placed.adding[0]} cannot lead now: it is fenced, stops, or is gone")
+        raise InvalidReplicaAssignment(
+            f"broker {placed.adding[0]} cannot lead now: it is fenced, shutting down or gone"
+        )
     change = _change(topic_id, placed, placed.adding, adding=(), removing=())
     change.leader, change.moved_end = target.broker_id, end
     change.isr.nodes.extend(placed.adding)

@@ -1,7 +1,7 @@
 """The newest entries of the metadata log, kept for brokers that follow it.
 
-Pure. Invariants: entries are those of one log, in order, without a gap; their bytes stay within MAX_RECENT_BYTES, except that
-the newest one is always kept.
+Pure. Invariants: the entries are of one log, in order, without a gap. Their bytes stay within MAX_RECENT_BYTES, except that the
+newest entry is always kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Bytes of entries that are kept; a follower that is further behind gets a snapshot.
+#: Most bytes of entries that are kept; a follower that is further behind gets a snapshot.
 MAX_RECENT_BYTES = 2 << 20
 
 
@@ -43,7 +43,7 @@ class RecentEntries:
             self._bytes -= len(oldest.payload)
 
     def after(self, offset: int, term: int) -> list[Entry] | None:
-        """The entries after that one; None if that entry is too old or not of this log."""
+        """The entries after that entry; None if it is too old or not in this log."""
         if (offset, term) == self._base:
             return list(self._entries)
         first = offset - self._base[0] - 1

@@ -6,11 +6,11 @@
          |
          +--an operator removes it--> gone
 
-Pure: planners from an image to records. Rules and words follow Apache Kafka 4.2's ClusterControlManager.
+Pure: planners that turn an image into records. Rules and wording follow Apache Kafka 4.2's ClusterControlManager.
 
 Invariants: a broker that is fenced or shutting down leads nothing. A change of an older registration is refused. A partition
-with one replica waits for that replica: it has no leader meanwhile, and its replica stays in sync. A replica is on one disk. A
-broker with another disk, as after a loss, would lead an empty log and assign its offsets again, so it does not lead.
+with one replica waits for that replica. Meanwhile it has no leader, and its replica stays in sync. A replica is on one disk. A
+broker with another disk, as after a disk loss, would lead an empty log and reuse offsets, so it does not lead.
 
 Not here: how long silence lasts (`service.controller.contacts`).
 """
@@ -41,7 +41,7 @@ Records = tuple[pb.MetadataRecord, ...]
 
 
 class RegistrationPlan(NamedTuple):
-    """The records, and the broker epoch that they give."""
+    """The records, and the broker epoch that they assign."""
 
     records: Records
     broker_epoch: int
@@ -59,10 +59,10 @@ def register(
     peer: str = "",
 ) -> RegistrationPlan:
     """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A new id's epoch is above those of
-    all unregistered brokers, so that a process of an earlier registration cannot pass for it. A repeated registration of one
-    start changes nothing. DuplicateBroker if another disk's broker of that id is alive.
+    all unregistered brokers, so that a process of an earlier registration cannot pass for it. A repeated registration of the
+    same start changes nothing. Raises DuplicateBroker if a broker with that id and another disk is alive.
 
-    The same disk registers at once: its directory is locked, so that its former process is dead."""
+    A broker with the same disk registers at once: the directory is locked, so the former process is dead."""
     known = image.brokers.get(broker_id)
     if known is not None and start_id and known.start_id == start_id:
         return RegistrationPlan((), known.broker_epoch)
@@ -82,8 +82,8 @@ def register(
 
 
 def unfence(image: MetadataImage, broker_id: int, broker_epoch: int) -> Records:
-    """Called once the broker's image has its registration. The broker leads each partition without a leader for which it is in
-    sync and which is on its disk. Does nothing if the broker is unfenced already."""
+    """Called once the broker's image has its registration. The broker becomes the leader of each leaderless partition whose
+    replica on it is in sync and on its present disk. Does nothing if the broker is unfenced already."""
     broker = registration(image, broker_id, broker_epoch)
     if not broker.fenced:
         return ()
@@ -169,13 +169,14 @@ def is_on_disk(placed: PartitionImage, broker: BrokerImage) -> bool:
 
 
 def elsewhere(image: MetadataImage, broker_id: int) -> int:
-    """The number of the broker's partitions that are on another disk than its registered one."""
+    """The number of the broker's partitions that are on a disk other than its registered one."""
     broker = image.brokers[broker_id]
     return sum(not is_on_disk(placed, broker) for _, placed in _partitions_of(image, broker_id))
 
 
 def registration(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker as registered. BrokerNotRegistered if it is not, StaleBrokerEpoch if it has registered again since."""
+    """The broker's registration. Raises BrokerNotRegistered if there is none, StaleBrokerEpoch if the broker has registered
+    again since."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerNotRegistered(f"broker {broker_id} is not registered with this controller; start it again")

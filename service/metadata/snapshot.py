@@ -1,6 +1,6 @@
-"""An image of the cluster's metadata as records, for snapshots, and the records that several writers make alike.
+"""Encodes an image of the cluster's metadata as records, for snapshots, and has the record builders that several modules share.
 
-Pure. Invariant: applied to an empty image, the records of `to_records` make an equal one.
+Pure. Invariant: the records of `to_records`, applied to an empty image, make an equal image.
 """
 
 from __future__ import annotations
@@ -119,5 +119,5 @@ def partition_record(topic_id: TopicId, partition: PartitionImage) -> pb.Partiti
 
 
 def config_record(resource: Resource, key: str, value: str | None) -> pb.ConfigRecord:
-    """`value` None: back to the default."""
+    """With `value` None, the config returns to its default."""
     return pb.ConfigRecord(resource_kind=resource.kind, resource_name=resource.name, key=key, value=value)

@@ -3,9 +3,9 @@
     <data_dir>/__cluster_metadata-0/<first index:020>.log      frames (see frames.py), one per fsync
     <data_dir>/__cluster_metadata-0/<index:020>-<term:010>.snapshot    one frame: the image after entry `index`
 
-Invariants: an entry for which `append` returned is whole on disk and survives a power loss; one for which it raised is not in
-the log (unless the machine dies before the torn bytes are truncated, when recovery may find the entry whole). A snapshot is
-durable, under its name, before the log that it replaces is removed. Everything that `open` returns is durable.
+Invariants: an entry for which `append` returned is whole on disk and survives a power loss. An entry for which `append` raised
+is not in the log, unless the machine dies before the torn bytes are truncated: recovery may then find the entry whole. A
+snapshot is durable under its name before the log that it replaces is removed. Everything that `open` returns is durable.
 
 Blocking; one thread at a time. MetadataLog is the asyncio shell around it. It does not lock the directory (the owner of the
 data directory does) and does not interpret records.
@@ -64,8 +64,8 @@ class MetadataStore:
     def open(
         cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
     ) -> tuple[MetadataStore, Recovered]:
-        """Creates or recovers the log. Truncates a torn end. MetadataCorrupt if other bytes are damaged; OSError if the disk
-        refuses."""
+        """Creates or recovers the log. Truncates a torn end. Raises MetadataCorrupt if other bytes are damaged, OSError on an
+        I/O error."""
         directory = os.path.join(data_dir, DIRECTORY)
         files.mkdir(directory)
         files.fsync_dir(data_dir)
@@ -87,8 +87,7 @@ class MetadataStore:
         return self._end >= self._snapshot_at
 
     def append(self, term: int, payload: bytes) -> int:
-        """Makes one entry durable and returns its index. OSError if the disk refuses; the log is then unchanged, and the next
-        call tries again."""
+        """Makes one entry durable and returns its index. On an OSError the log is unchanged, and the next call tries again."""
         self.repair()
         frame = encode(Frame(term, self._index + 1, payload))
         self._torn = True
@@ -100,8 +99,8 @@ class MetadataStore:
         return self._index
 
     def repair(self) -> None:
-        """Removes what a failed append or snapshot left, so that no later start takes it for an entry. OSError if the disk
-        still refuses; every append tries it first."""
+        """Removes what a failed append or snapshot left, so that no later start takes it for an entry. Raises OSError if that
+        fails too. Every append calls it first."""
         if self._abandoned is not None:
             if os.path.exists(self._abandoned):
                 self._files.unlink(self._abandoned)
@@ -113,8 +112,8 @@ class MetadataStore:
             self._torn = False
 
     def snapshot(self, image: MetadataImage, term: int) -> None:
-        """Writes `image`, which must be the state after the last entry, and starts a new log file. OSError if the disk refuses;
-        nothing is lost, and `wants_snapshot` turns True again after as much growth."""
+        """Writes `image`, which must be the state after the last entry, and starts a new log file. On an OSError nothing is
+        lost, and `wants_snapshot` turns True again after the same growth."""
         self._snapshot_at = self._end + self._bound
         content = encode(Frame(term, self._index, _batch(image)))
         replace_file(self._files, self._snapshot_path(self._index, term), content)
@@ -171,7 +170,7 @@ class MetadataStore:
         found = scan(data, first_index, path)
         if found.end < len(data):
             self._files.truncate(self._fd, found.end)
-        # Entries that a killed process wrote without fsync count from now on: make them durable first.
+        # Entries that a killed process wrote without fsync are accepted now, so make them durable first.
         self._files.fsync(self._fd)
         self._files.fsync_dir(self._directory)
         self._end = found.end
@@ -182,8 +181,8 @@ class MetadataStore:
         return Recovered(image, index, max(term, state.term))
 
     def _finish_truncation(self, snapshot: tuple[int, int], log: int) -> None:
-        """Completes a snapshot after a crash between it and the start of its new log. A disk too full for that does not prevent
-        the start, because the old log serves as well."""
+        """Completes a snapshot after a crash between the snapshot and the start of its new log. A full disk does not prevent
+        the node's start, because the old log serves as well."""
         index, term = snapshot
         with suppress(OSError):
             if log != index + 1 and self._index == index:
@@ -193,7 +192,7 @@ class MetadataStore:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _begin_log(self, first_index: int) -> None:
-        """Continues in a new, empty log file. If that fails, its name must be removed before the old file may grow, because
+        """Continues in a new, empty log file. If that fails, the new file must be removed before the old file may grow, because
         recovery reads the log with the highest first index."""
         path = self._log_path(first_index)
         self._abandoned = path

@@ -30,10 +30,11 @@ REQUEST_ROWS = (
         GATEWAY + "handlers/test_fetch.py::test_a_session_learns_the_name_of_an_id_when_the_topic_is_there",
     ),
     row(
-        "ask (for it )?in parts$|ask for less at once$",
+        "split it into smaller requests$|ask for less at once$",
         REQUESTS + "a_change_that_is_too_large_must_be_split",
         GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
         SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
+        SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts",
     ),
     row(
         "use version 12",
@@ -76,7 +77,6 @@ REQUEST_ROWS = (
         SDK + "test_wrong_input.py::test_a_missing_topic_is_created_as_the_error_advises",
     ),
     row("read batches through Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
-    row("send them in parts", SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts"),
     row("read them in several calls", SERVICERS + "test_records.py::test_many_partitions_are_read_in_several_calls"),
     row(
         "set `idempotent` too",

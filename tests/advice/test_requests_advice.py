@@ -170,7 +170,7 @@ async def test_a_change_that_is_too_large_must_be_split(tmp_path: Path, monkeypa
     monkeypatch.setattr(metadata_log, "MAX_PROPOSAL_BYTES", 2000)
     changes = [new_topic(f"topic-{number:03}", number + 1) for number in range(40)]
     log = metadata_log.MetadataLog.open(str(tmp_path), OsFiles())
-    with pytest.raises(InvalidRequest, match="ask for it in parts"):
+    with pytest.raises(InvalidRequest, match="split it into smaller requests"):
         await log.propose([record for change in changes for record in change])
     assert not log.image.topics
     for number in range(0, 40, 5):

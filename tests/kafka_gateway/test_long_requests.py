@@ -310,7 +310,7 @@ async def test_more_rows_than_one_request_may_have_are_refused_by_name(tmp_path:
         answer = await client.ask("describe_configs", 4, resources=resources)
         row = answer.results[0]
         assert (row.resource_name, int(row.error_code)) == ("topic-0", ErrorCode.POLICY_VIOLATION)
-        assert "ask in parts" in row.error_message
+        assert "split it into smaller requests" in row.error_message
         deleted = await client.ask("delete_topics", 5, topic_names=["topic", *names])
         assert {int(row.error_code) for row in deleted.responses} == {ErrorCode.POLICY_VIOLATION}
         assert deleted.responses[0].name == "topic"

@@ -3,10 +3,10 @@
     {"format": 2, "least_reader": 2, "cluster_id": "…", "incarnation": 7,
      "holder": {"node_id": 1, "directory_id": "…", "start_id": "…"}}
 
-The incarnation rises by one at every start of a quorum of one, and by TAKE_OVER_GAP at a take-over. The node first writes the
-new number and its start's random id to its data directory, then swaps from exactly the number that it had. If two nodes run
-on copies of one directory, one therefore finds another number than its own and stops. The start id identifies a swap
-whose answer was lost.
+The incarnation rises by one whenever a node starts as the only controller, and by TAKE_OVER_GAP at a take-over. The node first
+writes the new number and its start's random id to its data directory. Then it swaps the file, on condition that the file holds
+exactly the node's old number. If two nodes run on copies of one directory, the second swap finds a different number, and that
+node stops. The start id identifies a swap whose answer was lost.
 
     directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
 

@@ -83,7 +83,7 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
         "twice",
     ),
     *(
-        (method, stub, request, CODES.INVALID_ARGUMENT, "ask in parts")
+        (method, stub, request, CODES.INVALID_ARGUMENT, "split it into smaller requests")
         for method, stub, request in (
             (
                 "Topics.Create",

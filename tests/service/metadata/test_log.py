@@ -182,7 +182,7 @@ async def test_a_disk_that_refuses_to_open_is_a_storage_error(tmp_path: Path) ->
 
 async def test_bounds_are_answered_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as log:
-        with pytest.raises(InvalidRequest, match="in parts"):
+        with pytest.raises(InvalidRequest, match="smaller requests"):
             log.propose([configured("a", "k", "v" * MAX_PROPOSAL_BYTES)])
         monkeypatch.setattr("service.metadata.log.MAX_WAITING_BYTES", 100)
         with pytest.raises(StorageError, match="wait for the disk"):
