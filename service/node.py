@@ -1,9 +1,9 @@
 """The lifecycle of one node: start, serve, stop. `service.build` builds its parts, and `service.serve.rounds` lists its
 periodic work.
 
-A start locks the directory, recovers the metadata log, and determines whether the directory is new, this node's own, or takes
-a cluster over. Then it registers the node and recovers the partitions. A failed start leaves nothing open. It leaves the logs
-untouched, unless recovering one of them failed.
+A start locks the directory and recovers the metadata log. It determines whether the directory is new, this node's own, or the
+target of a take-over. Then it registers the node and recovers the partitions. A failed start leaves nothing open. It leaves the
+logs untouched, unless the recovery of a log failed.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Node:
     ) -> Node:
         """Locks and recovers everything; returns when the node may serve. `listening` defaults to the settings' addresses.
 
-        LogError if the node may not serve: InvalidConfig for wrong settings, DirectoryLocked, StorageError if the disk refuses,
-        MetadataCorrupt, StoreRefused or FencedWriter. StoppedBeforeStart if `stop` was set while an empty directory waited for
-        the store."""
+        Raises LogError if the node may not serve: InvalidConfig for wrong settings, DirectoryLocked, StorageError on an I/O
+        error, MetadataCorrupt, StoreRefused or FencedWriter. Raises StoppedBeforeStart if `stop` was set while an empty
+        directory waited for the store."""
         check(settings)
         listening = listening or Listening(listeners_of(settings))
         async with AsyncExitStack() as undo:
@@ -132,12 +132,13 @@ class Node:
 
     # --- serving ------------------------------------------------------------------------------------------------------
     def has_settled(self) -> bool:
-        """Whether every partition is open, and every led one has been compared with its manifest since this start."""
+        """Whether every partition is open, and every partition that this node leads has been compared with its manifest since
+        this start."""
         led = (partition for partition in self.broker.partitions if partition.leads)
         return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, led))
 
     def is_recovering(self) -> bool:
-        """Whether a partition still recovers from the store."""
+        """Whether a partition is still recovering from the store."""
         return any(partition.is_recovering for partition in self.broker.partitions)
 
     async def run_membership(self) -> None:
@@ -147,8 +148,8 @@ class Node:
             await self.ground.membership.run()
 
     async def run_store_access(self) -> None:
-        """Claims the store for this start, then queues every partition's work there. FencedWriter if a newer start has claimed
-        it."""
+        """Claims the store for this start, then queues every partition's work on the store. Raises FencedWriter if a newer
+        start has claimed it."""
         if self.tier is None:
             return
         await self.tier.access.run()
@@ -157,17 +158,17 @@ class Node:
 
     # --- stopping -----------------------------------------------------------------------------------------------------
     async def leave(self) -> None:
-        """Gives this broker's leaderships up, if its controller is in another process. While `run_membership` runs."""
+        """Gives up this broker's leaderships if its controller is in another process. Call it while `run_membership` runs."""
         if self.ground.membership is not None:
             await self.ground.membership.leave()
 
     async def close(self) -> None:
-        """Flushes and checkpoints everything, then writes the clean-shutdown marker, without which the next start recovers.
-        Failures are logged, never raised."""
+        """Flushes and checkpoints everything, then writes the clean-shutdown marker. Without it the next start recovers the
+        logs. Failures are logged, never raised."""
         broker, work, data, membership = self.broker, self.work, self.ground.data, self.ground.membership
         await broker.coordinators.close()
         await broker.moving.close()
-        if membership is not None:  # no later metadata open a partition again
+        if membership is not None:  # so that later metadata cannot reopen a partition
             await membership.close()
         await broker.assignment.close()
         await broker.append_queues.close()
@@ -196,7 +197,7 @@ def _membership(settings: NodeSettings, controller: str, data: DataDirectory, ho
 
 
 def _check_cluster_has_no_store(ground: Ground) -> None:
-    """InvalidConfig if the other brokers offload: this one's records would stay on its disk alone."""
+    """Raises InvalidConfig if the other brokers offload, because the records of this one would stay on its disk only."""
     if ground.membership is not None and ground.metadata.image.incarnation:
         raise InvalidConfig("the brokers of this cluster have a store: give the controller's --store here, too")
 
@@ -217,7 +218,7 @@ def _cluster_id(ground: Ground) -> str:
 
 
 async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | None, home: HomeGuard) -> Tier:
-    """Starts or continues a take-over into this directory. InvalidConfig without a store."""
+    """Starts or continues a take-over into this directory. Raises InvalidConfig without a store."""
     if client is None:
         raise InvalidConfig("a take-over has begun in this directory: start it with the --store of that take-over")
     stop, settings, host = ground.ending.stop, ground.settings, ground.host
@@ -240,7 +241,7 @@ async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | 
 
 
 def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, has_store: bool) -> bool:
-    """Whether the directory may be an older copy of one that continued to run. StorageError if the disk refuses."""
+    """Whether the directory may be an older copy of one that continued to run. Raises StorageError on an I/O error."""
     had_store = ground.metadata.image.incarnation > 0
     try:
         return home.look(new=new, taken_over=taken_over, has_store=has_store, had_store=had_store)
@@ -272,7 +273,7 @@ async def _register(
 
 
 def _peer(listening: Listening) -> str:
-    """The gRPC listener's address for other brokers: its port, at the host that the first listener advertises."""
+    """The gRPC address for other brokers: the gRPC listener's port at the host that the first Kafka listener advertises."""
     if listening.grpc is None or not listening.listeners.advertised:
         return ""
     _, port = host_and_port(listening.grpc)
@@ -281,7 +282,7 @@ def _peer(listening: Listening) -> str:
 
 def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     clock, image = ground.host.clock, ground.metadata.image
-    # Removed as late as possible: a start that fails before this point has not touched the logs.
+    # The marker is removed as late as possible, because a start that fails before this point has not touched the logs.
     clean = take_clean_shutdown_marker(ground.host.files, ground.data.path)
     began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
     events.info(log, "recovery.started", partitions=held, clean=clean)

@@ -46,7 +46,7 @@ from storage_tiers.policy.compaction import CleaningLimits
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The parts of a broker that a node starts, drives by rounds, and closes."""
+    """The parts of a broker that a node starts, runs periodically, and closes."""
 
     core: BrokerCore
     partitions: Partitions
@@ -63,7 +63,7 @@ class Broker:
 def build_broker(
     ground: Ground, configs: NodeConfigs, tier: Tier | None, work: Work, home: HomeGuard, cluster_id: str
 ) -> Broker:
-    """No partition is open yet. Changes of the metadata are followed from now on."""
+    """Opens no partition yet. The broker follows changes of the metadata from now on."""
     clock, access = ground.host.clock, None if tier is None else tier.access
     partitions = _partitions(ground, tier, work, cluster_id)
     lineage = work.tiering.lineage

@@ -1,4 +1,5 @@
-"""Builds a node's configs: its static configs, its listeners as configs, and the current values of both and of dynamic ones."""
+"""Builds a node's configs: its static configs, its listeners as configs, and the resolver of current values, dynamic ones
+included."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class NodeConfigs:
 
 
 def build_configs(ground: Ground, listening: Listening, controller_of: Callable[[Resolver], Commands]) -> NodeConfigs:
-    """Builds the configs from settings that `check` has accepted. `controller_of` makes what carries commands out."""
+    """Builds the configs from settings that `check` has accepted. `controller_of` makes the `Commands` that carry commands
+    out."""
     settings, metadata = ground.settings, ground.metadata
     static = {
         **settings.broker,

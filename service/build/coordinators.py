@@ -69,7 +69,7 @@ class NodeCoordinators:
     shards: CoordinatorShards
     groups: GroupService
     transactions: TransactionService
-    #: Answers for every transactional id of the cluster, wherever its coordinator is.
+    #: Knows every transactional id of the cluster, wherever its coordinator is.
     verifying: RoutedCoordinator
     peers: Peers
     markers: TransactionMarkers
@@ -96,7 +96,7 @@ def build_coordinators(
 ) -> NodeCoordinators:
     """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
-    #: Lists have slots of their own: they do not wait for shards that load.
+    #: List requests have their own slots, so they do not wait for shards that load.
     scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)
 
     group_counts, transaction_counts = GroupCounts(), TransactionCounts()

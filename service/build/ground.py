@@ -1,4 +1,4 @@
-"""The parts that every builder of a node needs: they are built first and passed to each."""
+"""The parts that every builder of a node needs. They are built first and passed to each builder."""
 
 from __future__ import annotations
 

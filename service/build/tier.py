@@ -1,4 +1,4 @@
-"""Builds a node's side of the object store: the tier process's client, the chunk cache, the claim to write there."""
+"""Builds a node's access to the object store: the tier process's client, the chunk cache, and the claim to write."""
 
 from __future__ import annotations
 

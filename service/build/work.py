@@ -26,7 +26,7 @@ from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """`freeing_files` writes the files that must be on disk before anything can be removed. `grace_ms` returns
-    `tidelog.tier.delete.grace.ms`, plus the time by which the wall clock is ahead."""
+    `tidelog.tier.delete.grace.ms` plus the time by which the wall clock is ahead."""
 
     freeing_files: Files
     flusher: Flusher
@@ -84,7 +84,7 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
 
 
 def _on_fatal(ground: Ground) -> Callable[[LogError], None]:
-    """The callback of an error that ends the node."""
+    """The callback for an error that must end the node."""
     if ground.membership is None:
         return ground.ending.end
     patience, metadata, clock = FencePatience(), ground.metadata, ground.host.clock

@@ -1,7 +1,7 @@
-"""A broker's side of its controller: it registers, keeps its heartbeats up, and sends commands.
+"""A broker's connection to its controller: it registers the broker, sends heartbeats, and sends commands.
 
-Invariants: a command has one number however often it is sent, so that it is done once. Its result is returned when this
-broker's image has its change. At most MAX_COMMANDS are under way; others wait.
+Invariants: a command keeps its number when it is sent again, so it is carried out once. Its result is returned when this
+broker's image has its change. At most MAX_COMMANDS are in flight; others wait.
 
 Not promised: that a command whose call times out was not carried out. The caller gets an error that says so.
 """
@@ -39,11 +39,11 @@ from storage_tiers.errors import (
 
 log = logging.getLogger(__name__)
 
-#: Commands of this broker under way at a time. With its two streams they are all the calls that the controller accepts from it.
+#: Most commands of this broker in flight. With its two streams, they are all the calls that the controller accepts from it.
 MAX_COMMANDS = 62
 #: Seconds until a command's caller gets an error, retries included.
 COMMAND_TIMEOUT_S = 30.0
-#: Seconds between two heartbeats; also the wait for an answer, after which the connection is given up.
+#: Seconds between two heartbeats, and the timeout of an answer, after which the stream is abandoned.
 HEARTBEAT_S, ANSWER_TIMEOUT_S = 0.5, 5.0
 #: Milliseconds of silence after which the controller fences a broker.
 SESSION_MS = round(SESSION_S * 1000)
@@ -60,9 +60,9 @@ class RemoteController:
         self._broker_id = broker_id
         self.broker_epoch = -1
         self.fenced = True
-        #: How long this broker may lead without an answer from its controller; it has run out until the broker has registered.
+        #: Limits how long this broker may lead without an answer from its controller; expired until the broker has registered.
         self.lease = Lease(0)
-        #: When the last heartbeat was sent, and whether it was the first of its stream.
+        #: The time of the last heartbeat sent, and whether it was the first of its stream.
         self._sent_ms = 0
         self._is_first = True
         self._next = 0
@@ -73,8 +73,8 @@ class RemoteController:
 
     async def register(self, command: RegisterBroker, cluster_id: str) -> None:
         """Registers this start, however long the controller takes to answer. Returns once this broker's image has the
-        registration. Raises the LogError of a refusal. DuplicateBroker only after a session: until then the broker of that
-        id may be dead, and its controller not know it yet (as a broker that dies and comes back with an empty disk)."""
+        registration. Raises the LogError of a refusal. DuplicateBroker is retried for one session: the other broker of that id
+        may have died (it may be this broker, which lost its disk) without the controller's notice."""
         request = pb.RegisterRequest(cluster_id=cluster_id, command=encode_command(command))
         clock = self._controller.clock
         deadline = clock.monotonic() + SESSION_S + 1
@@ -95,7 +95,8 @@ class RemoteController:
         await self._follower.reach(reply.offset, COMMAND_TIMEOUT_S)
 
     async def execute(self, command: Command[Result]) -> Result:
-        """As `Commands.execute`. A call that fails on its way is sent again under its number for COMMAND_TIMEOUT_S."""
+        """As `Commands.execute`. A call that fails in transit is sent again, with the same number, for up to
+        COMMAND_TIMEOUT_S."""
         async with self._slots:
             sequence, self._next = self._next, self._next + 1
             self._unanswered.add(sequence)
@@ -132,8 +133,8 @@ class RemoteController:
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Sends heartbeats until it is cancelled: this broker is ready to lead. StaleBrokerEpoch or BrokerNotRegistered if
-        another process is this broker now: this one must end."""
+        """Sends heartbeats, which say that this broker is ready to lead, until it is cancelled. Raises StaleBrokerEpoch or
+        BrokerNotRegistered if a newer process has this broker's id, so that this one must end."""
         backoff = Backoff(RETRYING, self._controller.rng)
         while True:
             try:
@@ -155,8 +156,9 @@ class RemoteController:
         self.lease.touched(self._sent_ms, SESSION_MS)
 
     def _unanswered_beat(self) -> None:
-        """Lets this broker lead on while the controller is away, since it elects no leader then. The end of a stream that had
-        answers does not show that: the stream of a paused broker ends as well, and the next answer may name a successor."""
+        """Lets this broker continue to lead while the controller is away, since an absent controller elects no leader. The end
+        of a stream that had answers does not show that the controller is away: the stream of a paused broker ends as well, and
+        the next answer may name a successor."""
         if self._is_first:
             self._touch()
 
@@ -196,7 +198,7 @@ class RemoteController:
             stream.cancel()
 
     async def _pause(self, stopping: bool) -> None:
-        """Waits until the next heartbeat is due; less when the broker begins to stop."""
+        """Waits until the next heartbeat is due, or until the broker begins to stop."""
         if stopping:
             await asyncio.sleep(HEARTBEAT_S)
             return

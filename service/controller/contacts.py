@@ -1,11 +1,11 @@
 """The last contact with each registered broker, and the brokers to be fenced.
 
 A broker is fenced when it is silent for its session timeout, or soon after its heartbeat stream ends. A stream ends with its
-process, so a death is noticed in half a second, and a pause after the timeout. The end of a stream is no proof: after a broken
-connection the broker opens the next stream in time.
+process, so the controller notices a death within half a second, and a pause after the timeout. The end of a stream does not
+prove a death: after a broken connection the broker opens the next stream in time.
 
-Pure: times are seconds of one monotonic clock. Invariants: a contact belongs to one registration; heartbeats of an older
-registration, or the end of its stream, change nothing.
+Pure: times are seconds of one monotonic clock. Invariant: a contact belongs to one registration. Heartbeats of an older
+registration, and the end of its stream, change nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Contacts:
             known.deadline = min(known.deadline, now + STREAM_GRACE_S)
 
     def overdue(self, now: float) -> list[Contact]:
-        """The brokers to be fenced, each once: they are forgotten until their next contact."""
+        """The brokers to be fenced. Each is returned once, and is then forgotten until its next contact."""
         found = [
             Contact(broker_id, each.broker_epoch) for broker_id, each in self._heard.items() if each.deadline <= now
         ]

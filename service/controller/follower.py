@@ -1,8 +1,8 @@
 """The metadata that a broker follows: its controller's entries, applied in order.
 
-Invariants: the image is the state after one entry of the controller's log, and never goes back. The one exception: a controller
-whose log lacks this broker's entry (its disk is an older copy) sends a snapshot, which the broker accepts. Listeners get each
-change once. A broken connection is opened again, with back-off; the image stays meanwhile.
+Invariants: the image is the state after an entry of the controller's log, and never goes back. The one exception: a controller
+whose log lacks this broker's entry (the controller's disk is an older copy) sends a snapshot, which the broker accepts.
+Listeners get each change once. After a broken connection the follower reconnects with back-off, and keeps the image meanwhile.
 
 Not thread-safe: call it on the event loop.
 """
@@ -39,7 +39,7 @@ RECONNECTING = BackoffSettings(first=0.05, longest=1.0)
 class MetadataFollower:
     """`run` follows until it is cancelled. `image`, `term`, `last_index` and `subscribe` are as in `MetadataLog`."""
 
-    #: It writes nothing.
+    #: Always 0: a follower writes nothing.
     refused = 0
 
     def __init__(self, controller: NodeChannel, cluster_id: str = "", path: str = "") -> None:
@@ -75,7 +75,8 @@ class MetadataFollower:
         return partial(self._listeners.remove, listener)
 
     async def reach(self, offset: int, timeout_s: float | None) -> None:
-        """Returns once the image has the entry of that index. Raises RequestTimedOut after `timeout_s`; None waits for ever."""
+        """Returns once the image has the entry of that index. Raises RequestTimedOut after `timeout_s`. None waits without a
+        limit."""
         if self._index >= offset:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -85,8 +86,8 @@ class MetadataFollower:
                 await waiter
         except TimeoutError:
             raise RequestTimedOut(
-                f"the change is made, but it has not reached this broker within {timeout_s} s: its metadata are at "
-                f"{self._index}, the change is {offset}; retry to see it"
+                f"the change is made, but has not reached this broker within {timeout_s} s: its metadata is at "
+                f"offset {self._index}, the change is at {offset}; retry to see it"
             ) from None
         finally:
             self._waiting = [each for each in self._waiting if each[1] is not waiter]
@@ -97,7 +98,8 @@ class MetadataFollower:
             await self.reach(max(self._index + 1, self._first_end), None)
 
     async def run(self) -> None:
-        """Follows for ever. Raises MetadataCorrupt if a record does not fit, and WrongCluster: both must end the broker."""
+        """Follows until it is cancelled. Raises MetadataCorrupt if a record does not match the image, and WrongCluster. Both
+        must end the broker."""
         backoff = Backoff(RECONNECTING, self._controller.rng)
         while True:
             before = self._index
@@ -116,7 +118,7 @@ class MetadataFollower:
         """Does nothing: the caller of `run` ends its task."""
 
     async def _follow(self) -> None:
-        """Follows until the stream ends. Raises the LogError that it ended with."""
+        """Follows until the stream ends. Raises the LogError that ended it."""
         stub = ControllerStub(self._controller.channel)
         self._snapshot.clear()
         request = pb.FollowRequest(cluster_id=self._cluster_id, offset=self._index, term=self._term)
@@ -155,7 +157,7 @@ class MetadataFollower:
 
 
 def changes_between(before: MetadataImage, after: MetadataImage) -> Changes:
-    """The topics, configs and brokers that differ."""
+    """The topics, configs and brokers that differ between two images."""
     topics = _differing(before.topics, after.topics)
     gone = _differing(before.deleting, after.deleting)
     return Changes(

@@ -2,9 +2,9 @@
 
     open -> joined -> register -> run ... -> leave -> close
 
-`joined` waits for the controller as long as it takes, since a broker without metadata can serve nothing. `run` says that the
-broker is ready, and ends only with an error that ends the broker: a newer start has its id, or the metadata cannot be
-applied. `leave` gives up the broker's leaderships before it closes its logs.
+`joined` waits for the controller without a limit, since a broker without metadata can serve nothing. `run` tells the controller
+that the broker is ready, and ends only with an error that must end the broker: a newer start has its id, or the metadata cannot
+be applied. `leave` gives up the broker's leaderships before the broker closes its logs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ClusterMembership:
     """`metadata` follows the controller at `address`; `commands` sends it this broker's commands."""
 
     def __init__(self, address: str, broker_id: int, cluster_id: str, path: str, *, clock: Clock, rng: Rng) -> None:
-        """`cluster_id` is that of the broker's directory, empty if it is new; `path` is a file of the directory. Call it on the
-        loop: it begins to follow."""
+        """`cluster_id` is that of the broker's directory, empty if it is new; `path` is a file of the directory. Must be called
+        on the loop, because it starts to follow."""
         self._channel = NodeChannel(open_channel(address), address, clock, rng)
         self._cluster_id = cluster_id
         self.metadata = MetadataFollower(self._channel, cluster_id, path)
@@ -41,7 +41,8 @@ class ClusterMembership:
         self._beating: asyncio.Task[None] | None = None
 
     async def joined(self) -> None:
-        """Returns once the metadata are here that the controller has now. WrongCluster if the directory is of another one."""
+        """Returns once this broker has the controller's current metadata. Raises WrongCluster if the directory is of another
+        cluster."""
         events.info(log, "controller.asked", address=self._channel.address)
         reached = asyncio.ensure_future(self.metadata.catch_up())
         await asyncio.wait({reached, self._following}, return_when=asyncio.FIRST_COMPLETED)
@@ -51,7 +52,7 @@ class ClusterMembership:
         await reached
 
     async def register(self, command: RegisterBroker) -> None:
-        """Returns once this broker's image has its registration. DuplicateBroker, InvalidRequest, WrongCluster."""
+        """Returns once this broker's image has its registration. Raises DuplicateBroker, InvalidRequest or WrongCluster."""
         await self.commands.register(command, self._cluster_id)
 
     async def run(self) -> None:
@@ -65,7 +66,8 @@ class ClusterMembership:
             beating.cancel()
 
     async def leave(self) -> None:
-        """Does nothing unless `run` runs. A controller that does not answer notices later that the connection has ended."""
+        """Gives up leaderships. Does nothing unless `run` is running. A controller that does not answer notices the closed
+        connection later."""
         if self._beating is not None and not self._beating.done():
             await self.commands.stop(LEAVE_S)
 

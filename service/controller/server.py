@@ -1,8 +1,8 @@
 """The controller's side of its gRPC service: registrations, heartbeats, commands, and the metadata that brokers follow.
 
-Invariants: a broker is unfenced only by its own heartbeat, of its current registration. A call that names another cluster, or
-an outdated or unknown registration, is refused and changes nothing. A connection has at most MAX_CALLS_OF_ONE requests of
-MAX_REQUEST_BYTES in memory, and a follower gets its next entry once it has read the last one.
+Invariants: only a heartbeat of a broker's current registration unfences it. A call that names another cluster, or an outdated
+or unknown registration, is refused and changes nothing. A connection has at most MAX_CALLS_OF_ONE requests of MAX_REQUEST_BYTES
+in memory, and a follower gets its next entry once it has read the previous one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 #: Records of a snapshot that one message holds.
 SNAPSHOT_PART = 500
-#: Connections at a time, and calls of each; further calls wait in their client.
+#: Most concurrent connections, and most concurrent calls of each. Further calls wait in their client.
 MAX_BROKERS, MAX_CALLS_OF_ONE = 64, 64
-#: Bytes of one request. A topic of 10,000 partitions with assignments takes 0.1 MB.
+#: Most bytes of one request. A topic of 10,000 partitions with assignments takes 0.1 MB.
 MAX_REQUEST_BYTES = 512 << 10
-#: Seconds that calls under way have when the controller stops.
+#: Seconds that calls in flight have to finish when the controller stops.
 STOP_S = 0.5
-#: Seconds between two looks for silent brokers.
+#: Seconds between two checks for silent brokers.
 LOOK_S = 0.1
 
 
@@ -106,7 +106,7 @@ class ControllerService(ControllerServicer):
         try:
             await self._controller.execute(FenceBroker(*contact))
         except LogError as error:
-            # The disk refuses, or a newer start has registered. The next look at a live registration tries again.
+            # The disk failed, or a newer start has registered. The next check tries a live registration again.
             events.warning(log, "broker.not_fenced", broker=contact.broker_id, error=error)
             known = self._metadata.image.brokers.get(contact.broker_id)
             if known is not None and known.broker_epoch == contact.broker_epoch and not known.fenced:
@@ -120,7 +120,7 @@ class ControllerService(ControllerServicer):
             self._check_cluster(request.cluster_id)
             command = decode_command(request.command)
             if not isinstance(command, RegisterBroker) or not command.fenced:
-                raise InvalidRequest("Register takes a RegisterBroker command with the broker fenced")
+                raise InvalidRequest("Register takes a RegisterBroker command of a fenced broker")
             epoch = await self._controller.execute(command)
             events.info(log, "broker.registered", broker=command.broker_id, epoch=epoch)
             if lost := elsewhere(self._metadata.image, command.broker_id):
@@ -181,7 +181,8 @@ class ControllerService(ControllerServicer):
             leave()
 
     async def _followed(self, offset: int, term: int, wake: asyncio.Event) -> AsyncIterator[pb.FollowReply]:
-        """The entries after that position, for ever; a snapshot first if they are no longer kept. `wake` is set by a change."""
+        """Yields the entries after that position without end, after a snapshot if they are no longer kept. A change sets
+        `wake`."""
         position = (offset, term)
         while True:
             wake.clear()
@@ -199,7 +200,7 @@ class ControllerService(ControllerServicer):
                 await wake.wait()
 
     def _snapshot(self) -> Iterator[pb.FollowReply]:
-        """The image as messages. The image is taken at the call; entries that come later follow it."""
+        """The image at the time of the call, as messages. Later entries follow it."""
         offset, term = self._metadata.recent.end
         left = to_records(self._metadata.image)
         part = list(islice(left, SNAPSHOT_PART))

@@ -1,1 +1,2 @@
-"""Parts of a node's life that all its packages share: its readiness, the reason for its end, and its supervised workers."""
+"""The parts of a node's lifecycle that all packages share: its readiness, the reason for its end, and its supervised
+workers."""

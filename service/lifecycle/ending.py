@@ -1,4 +1,4 @@
-"""Lets the parts of a node stop it. It is created before them, and a part calls it when the node must not continue."""
+"""Lets the parts of a node stop the node. It is created before them, and a part calls `end` when the node must not continue."""
 
 from __future__ import annotations
 

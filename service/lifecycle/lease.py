@@ -1,11 +1,10 @@
 """Decides whether a broker may still lead the partitions that its metadata assign to it.
 
-A process that was paused continues with the metadata of an earlier time: the controller may have fenced it meanwhile, and an
-operator may have had another disk lead its partitions. So a broker appends only for a session's length after its last contact
-with its controller. A controller that does not answer at all extends the lease, too: it elects no leader, and the brokers
-serve on without it.
+A process that was paused continues with old metadata. Meanwhile the controller may have fenced it, and an operator may have
+elected a leader on another disk. So a broker appends only for one session timeout after its last contact with its controller.
+An absent controller extends the lease, too: it elects no leader, so the brokers continue to serve without it.
 
-Pure: times are milliseconds of one steady clock. Not promised: that a broker which is cut off from its controller stops; it
+Pure: times are milliseconds of one steady clock. Not promised: a broker that is cut off from its controller does not stop. It
 leads until it learns of its successor.
 """
 
@@ -26,10 +25,10 @@ class Lease:
         self.until_ms = until_ms
 
     def touched(self, since_ms: int, session_ms: int) -> None:
-        """Extends the lease: the heartbeat sent at `since_ms` was answered, or found the controller away."""
+        """Extends the lease after the heartbeat sent at `since_ms` was answered or found the controller away."""
         self.until_ms = max(self.until_ms, since_ms + session_ms)
 
     def check(self, now_ms: int) -> None:
-        """NotLeader if the lease is over."""
+        """Raises NotLeader if the lease has expired."""
         if now_ms >= self.until_ms:
             raise NotLeader("this broker was paused and needs an answer from its controller first; refresh metadata")

@@ -1,4 +1,5 @@
-"""Whether a node is ready for requests, and what it waits for: created first, updated by its parts, shown by `/readyz`."""
+"""Whether a node is ready for requests, and the reason if not. Created first, updated by the node's parts, shown by
+`/readyz`."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 class Reports:
     """The reports of a node's parts; empty until the node has parts.
 
-    `trouble` is the current problem of a probed store, or None; `waiting` names partitions that are recovering; `refusing`
-    names partitions that the disk keeps from being written or opened; `behind` maps partitions of which the store shows less
-    than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty; `full` is the reason
-    why it accepts none for lack of disk space, or empty. `fenced` is set while the node's controller keeps it from leading."""
+    `trouble` is the current problem of a probed store, or None. `waiting` names partitions that are recovering. `refusing`
+    names partitions that cannot be written or opened because of the disk. `behind` has the reason for each partition of which
+    the store shows less than this node has seen there. `holding` is the reason why the node accepts no records yet, or empty.
+    `full` is the reason why it accepts none for lack of disk space, or empty. `fenced` is True while the node's controller
+    keeps it fenced."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -29,11 +31,11 @@ class Reports:
 class Readiness:
     """Ready after recovery and the first probe of the store; unready as soon as the node has to stop.
 
-    A store that does not answer, at the probe or later, does not make the node unready, because it serves local data. Nor does
-    a disk without space for more records: consumers, offloads and eviction need the node, and a restart frees nothing. The body
-    names the store's problem, the disk's, the recovering partitions, those that the disk keeps from being written or opened,
-    and those of which the store shows less than was seen, with the reason. A data directory that may be an older copy makes
-    the node unready, and so does a controller that keeps it fenced.
+    A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. A
+    full disk does not either: consumers, offloads and eviction need the node, and a restart frees nothing. A data directory
+    that may be an older copy makes the node unready, and so does a controller that keeps it fenced. The body names the problems
+    of the store and the disk, the partitions that are recovering or that the disk keeps from being written or opened, and those
+    of which the store shows less than was seen, with the reason.
     """
 
     recovered: bool = False

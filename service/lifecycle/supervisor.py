@@ -1,5 +1,5 @@
-"""One lifecycle for background work: named workers in one task group, cancelled together. The first unexpected failure of a
-worker fails the node. A transient LogError is logged once until it is over, and the worker continues."""
+"""Runs background work as named workers in one task group, cancelled together. The first unexpected failure of a worker fails
+the node. A transient LogError is logged once until it is over, and the worker continues."""
 
 from __future__ import annotations
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 
-#: A control group's quota of processor time, of cgroup v2: microseconds of time, or `max`, and of the period.
+#: A control group's quota of processor time (cgroup v2): microseconds of processor time, or `max`, then those of the period.
 _QUOTA = "/sys/fs/cgroup/cpu.max"
 
 
 def usable_cores(quota_path: str = _QUOTA) -> int:
-    """At least 1: the processors of this process's affinity, and no more than its control group's quota, a part counting as
-    one."""
+    """The processors of this process's affinity, but no more than its control group's quota, rounded up. At least 1."""
     cores = len(os.sched_getaffinity(0))
     try:
         with open(quota_path, encoding="ascii") as file:

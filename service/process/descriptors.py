@@ -1,8 +1,8 @@
 """The limit of open files, and its shares for logs and connections.
 
-The soft limit is raised to the hard one at the start. Logs come first: they have a reserve
-(`storage_tiers.files.DescriptorReserve`), and connections may not use what partitions need. The rest is for Kafka connections
-and, in small shares, for gRPC and HTTP. If it is too little, an event logs the limit that would suffice.
+The soft limit is raised to the hard limit at the start. Logs come first: they have a reserve
+(`storage_tiers.files.DescriptorReserve`), and connections may not use the descriptors that partitions need. The rest is for
+Kafka connections and, in small shares, for gRPC and HTTP. If the rest is too small, an event logs the limit that would suffice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESERVED = 64
 FIXED = 192
 #: A partition's active segment, and one more that is flushed, offloaded or read.
 PER_PARTITION = 2
-#: Bound of concurrent HTTP connections.
+#: Most concurrent HTTP connections.
 HTTP_CONNECTIONS = 64
 #: gRPC connections that a node is expected to serve.
 USUAL_GRPC_CONNECTIONS = 64
@@ -90,7 +90,7 @@ class Descriptors:
 
     @property
     def shortages(self) -> int:
-        """Number of times that opening a log's file found no descriptor."""
+        """Number of times that a log's file could not be opened for lack of a descriptor."""
         return self._reserve.shortages
 
     def shares(self, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:

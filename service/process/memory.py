@@ -1,9 +1,9 @@
 """Returns memory that large messages leave in the C heap to the system.
 
-glibc keeps freed memory for the next allocation, and after the first large one it serves even blocks of megabytes from the
-heap: a moment of slow readers would make the node four times as large for good. Without that behaviour every large request
-would pay
-for page faults. So the node enables it from the start, and a thread trims the heap when the process has grown.
+glibc keeps freed memory for later allocations. After the first large block is freed, it serves even blocks of megabytes from
+the heap, so a moment of slow readers would make the node four times as large for good. Without that behaviour every large
+request would pay for page faults. So the node enables it from the start, and a thread trims the heap when the process has
+grown.
 
 Not promised: any effect without glibc.
 """
@@ -15,7 +15,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-#: Growth of the process in bytes that is worth a trim.
+#: Bytes by which the process must grow before a trim is worthwhile.
 GROWN_BYTES = 32 << 20
 TICK_S = 5.0
 #: Bytes of freed memory at the heap's end that glibc keeps for the trimmer.

@@ -1,6 +1,6 @@
 """The arguments that run another `tidelog` command in a process of its own, with the code of this one.
 
-The command is not found by its name: the path may have another version, and a program that imports the server has no such
+The command is not looked up by its name: PATH may have another version, and a program that imports the server may have no such
 command.
 """
 

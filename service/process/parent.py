@@ -1,8 +1,8 @@
 """Ends a process when its parent ends, for any reason.
 
-Linux kills it (PR_SET_PDEATHSIG of prctl(2)). A pipe to the parent would not suffice: a hanging or stopped process does not see
-the pipe's end, keeps its directory locked and its ports bound, and blocks the next start. A log survives SIGKILL like any crash
-of a process.
+Linux kills it (PR_SET_PDEATHSIG of prctl(2)). A pipe to the parent would not suffice: a hanging or stopped process does not
+notice the end of the pipe, keeps its directory locked and its ports bound, and blocks the next start. A log survives SIGKILL as
+it survives any crash of the process.
 
 Not promised: anything on systems other than Linux.
 """
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """From now on this process is killed when the process `parent` ends; at once if it has ended already."""
+    """Arranges that this process is killed when the process `parent` ends; immediately if it has ended already."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -5,9 +5,9 @@ downloads, a consumer on the same machine) it would wait until one of them has u
 may request a shorter slice for itself. Its share of the processor stays the same, but its turn comes sooner (sched_setattr(2):
 `sched_runtime` of a SCHED_OTHER thread).
 
-Best effort: on older kernels, and in containers that forbid the call, nothing changes. Not promised: any effect on other
-systems than Linux, or on processors whose system call numbers are unknown here. Threads and processes started by this thread do
-not inherit the slice, because they are the ones that should wait.
+Best effort: on older kernels, and in containers that forbid the call, nothing changes. Not promised: any effect on systems
+other than Linux, or on processors whose system call numbers are not in this module. Threads and processes started by this
+thread do not inherit the slice, because they are the ones that should wait.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def shorten_slice(nanoseconds: int = SHORTEST_SLICE_NS) -> bool:
 
 
 def slice_of(thread: int = 0) -> int | None:
-    """The slice of a thread, by its id, in nanoseconds: requested, or the kernel's choice. None if unknown."""
+    """The slice of the thread with that id, requested or chosen by the kernel, in nanoseconds. None if unknown."""
     calls = _CALLS.get(platform.machine())
     attributes = None if calls is None else _attributes(calls[1], thread)
     return attributes[5] if attributes is not None else None

@@ -1,4 +1,4 @@
-"""Announces a node that serves: its addresses for programs (`endpoints.json`, the log) and for the person who started it."""
+"""Announces the addresses of a serving node, to programs (`endpoints.json`, the log) and to the person who started it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _EVERYWHERE = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A node's addresses as HOST:PORT. `kafka` and `advertised` are by listener name, in their order: the bound address, and
-    the one in answers to clients."""
+    """A node's addresses as HOST:PORT. `kafka` has each listener's bound address, and `advertised` the address in answers to
+    clients. Both are by listener name, in the listeners' order."""
 
     kafka: dict[str, str]
     advertised: dict[str, str]
@@ -96,7 +96,7 @@ def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, troubl
     warning = (
         ""
         if trouble is None
-        else f"\nThe store cannot be used yet: {trouble}\nRecords stay on the local disk until it can.\n"
+        else f"\nThe store cannot be used yet: {trouble}\nRecords stay on the local disk until it can be used.\n"
     )
     print(
         f"""tidelog listens

@@ -1,8 +1,8 @@
 """The process: binds its addresses, opens a node, serves until it is stopped, and shuts down in order.
 
-Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe
-the store in the background (a store that does not answer stops only offloads and cold reads). Stop, at SIGTERM or SIGINT:
-unready at once, servers closed, answers in flight finished, everything flushed, clean-shutdown marker.
+Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe the
+store in the background (a store that does not answer stops only offloads and cold reads). Stop, at SIGTERM or SIGINT: become
+unready at once, close the servers, finish the answers in flight, flush everything, write the clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ log = logging.getLogger("tidelog")
 
 #: The exit code of a supervised broker if a restart would fail in the same way (sysexits.h: EX_CONFIG).
 NOT_AGAIN = 78
-#: Longest time in seconds to wait for the store's answer before printing the commands to try.
+#: Most seconds to wait for the store's answer before printing the commands to try.
 FIRST_LOOK_S = 10.0
 
 
 def run(settings: NodeSettings) -> int:
-    """Runs a node until it is stopped and returns the exit code. LogError if it cannot start."""
+    """Runs a node until it is stopped and returns the exit code. Raises LogError if it cannot start."""
     import uvloop
 
     own = None
@@ -77,7 +77,7 @@ def run(settings: NodeSettings) -> int:
 
 @dataclass(slots=True)
 class _Telemetry:
-    """The HTTP server's sources: nothing before the node serves."""
+    """The HTTP server's sources, which are empty until the node serves."""
 
     scraper: Scraper | None = None
 
@@ -164,8 +164,8 @@ async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> i
 
 
 async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str | None], None]) -> None:
-    """Prints the invitation once the store's state is known, or after FIRST_LOOK_S; never if the node must stop because of
-    it."""
+    """Prints the invitation once the store's state is known, or after FIRST_LOOK_S. Prints nothing if the node must stop
+    because of the store."""
     if node.tier is None:
         invited(None)
         return
@@ -179,7 +179,7 @@ async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str
 
 
 def _ended(ending: Ending, task: asyncio.Task[None], work: str) -> None:
-    """Ends the node if that work failed."""
+    """Ends the node if the task has failed."""
     failure = None if task.cancelled() else task.exception()
     if isinstance(failure, LogError):
         ending.end(failure)

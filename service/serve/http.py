@@ -1,5 +1,5 @@
-"""The HTTP server: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (its
-counters, as JSON)."""
+"""The HTTP server: /healthz (the process answers), /readyz (it serves, or the reason why not), /metrics (for Prometheus),
+/stats (its counters, as JSON)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HttpServer:
-    """The listener of health checks and metrics, in service. `port` is the one that it was given."""
+    """A running HTTP server for health checks and metrics. `port` is its bound port."""
 
     def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
         self._runner = runner
@@ -33,7 +33,7 @@ class HttpServer:
 
 
 class _ConnectionLimit:
-    """Bounds concurrent connections. A new one replaces the oldest idle one, so that clients that stay silent or do not read
+    """Bounds concurrent connections. A new connection replaces the oldest idle one, so clients that stay silent or do not read
     their answers cannot block health checks."""
 
     def __init__(self, limit: int) -> None:
@@ -52,7 +52,8 @@ class _ConnectionLimit:
 
     @asynccontextmanager
     async def at_work(self, request: web.Request) -> AsyncIterator[None]:
-        """Marks the connection as busy while its answer is built, but not while it is sent: the client may never read it."""
+        """Marks the connection as busy while its answer is built, but not while the answer is sent, because the client may
+        never read it."""
         self._working.add(request.protocol)
         try:
             yield
@@ -61,8 +62,8 @@ class _ConnectionLimit:
 
 
 def _is_no_parse_error(record: logging.LogRecord) -> bool:
-    """Drops aiohttp's records of requests that it cannot parse. It logs each as an error with a traceback, so any client could
-    fill the log; they are answered with 400. Failures of the node itself are kept."""
+    """Drops aiohttp's records of requests that it cannot parse. aiohttp logs each as an error with a traceback, so any client
+    could fill the log. Such requests are answered with 400. Records of the node's own failures are kept."""
     from aiohttp.http_exceptions import HttpProcessingError
 
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -71,7 +72,7 @@ def _is_no_parse_error(record: logging.LogRecord) -> bool:
 log = logging.getLogger(__name__)
 log.addFilter(_is_no_parse_error)
 
-#: Returns the body of `/metrics` in text format, or in OpenMetrics if True is passed; None before the node serves.
+#: Returns the body of `/metrics` in text format, or in OpenMetrics if True is passed. Returns None before the node serves.
 Scrape = Callable[[bool], Awaitable[bytes] | None]
 
 
@@ -84,8 +85,8 @@ async def serve_http(
     *,
     connections: int = 64,
 ) -> HttpServer:
-    """Listens on `host`:`port` (an empty host: every address; port 0: a free one) with at most `connections` at a time: a
-    further one replaces an idle one. InvalidConfig if the address cannot be bound."""
+    """Listens on `host`:`port` (an empty host: every address; port 0: a free one) with at most `connections` connections. A
+    further one replaces an idle one. Raises InvalidConfig if the address cannot be bound."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:

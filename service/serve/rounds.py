@@ -25,7 +25,7 @@ CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
 RECOVERED_TICK_S = 1.0
 FORGET_TICK_S = 1.0
-#: How soon the end of `log.cleaner.backoff.ms` is seen.
+#: Seconds within which the end of `log.cleaner.backoff.ms` is noticed.
 CLEANING_TICK_S = 0.1
 #: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0

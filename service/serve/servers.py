@@ -1,4 +1,4 @@
-"""The servers of a node, for Kafka's protocol and gRPC, and the sockets that it binds before its parts are built."""
+"""The servers of a node for Kafka's protocol and gRPC, and the sockets that the node binds before it builds its parts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Bound sockets. `listeners` has their ports; `kafka` is by listener name, and so is `shared`: sockets of the supervisor,
-    from which its other brokers accept, too. Early connections wait in the kernel."""
+    """Bound sockets. `listeners` has their ports. `kafka` is by listener name, and so is `shared`: the supervisor's sockets,
+    from which its other brokers accept as well. Early connections wait in the kernel."""
 
     listeners: Listeners
     kafka: Mapping[str, socket.socket]
@@ -57,7 +57,7 @@ class Servers:
 
 @contextlib.asynccontextmanager
 async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
-    """Holds the sockets while the body runs. InvalidConfig if an address cannot be bound."""
+    """Holds the sockets while the body runs. Raises InvalidConfig if an address cannot be bound."""
     from grpc_api.servicers.server import hold_port
 
     listeners = listeners_of(settings)
@@ -92,7 +92,7 @@ def _inherited_socket(fd: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
-    """Serves on both while the body runs, then finishes answers in flight as far as time permits."""
+    """Runs both servers while the body runs, then finishes answers in flight as far as time permits."""
     from grpc_api.servicers.server import serve_grpc
     from kafka_gateway.server import serve
 
@@ -170,7 +170,7 @@ def _shares(node: Node, configs: BrokerConfigs) -> Shares:
 
 
 def _request_memory(node: Node, configs: BrokerConfigs) -> int:
-    """In bytes, for two of the largest requests at least."""
+    """In bytes; enough for at least two of the largest requests."""
     return share(
         node.ground.settings, GatewaySettings().request_memory_bytes, least=2 * configs.socket_request_max_bytes
     )

@@ -13,13 +13,13 @@ from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import InvalidConfig, StoreRefused
 
-#: `--store none`: a node whose history is bounded by its disk.
+#: The value of `--store` for a node without a store, whose history is bounded by its disk.
 NO_STORE = "none"
 CACHE_FOLDER = "cache"
 
 
 def check(settings: NodeSettings) -> None:
-    """Checks the settings before anything is created on disk. InvalidConfig names the wrong setting."""
+    """Checks the settings before anything is created on disk. Raises InvalidConfig, which names the wrong setting."""
     check_static(settings.broker)
     listeners_of(settings)
     if settings.new_cluster and settings.take_over is not None:
@@ -32,7 +32,7 @@ def check(settings: NodeSettings) -> None:
 
 
 def _check_cluster(settings: NodeSettings) -> None:
-    """Refuses to begin or take over a cluster with a broker of another node's controller."""
+    """Refuses `--new-cluster` and `--take-over` for a broker whose controller is on another node."""
     if settings.controller is not None and settings.controller_listener is not None:
         raise InvalidConfig("a broker has one controller: give --controller, or --controller-listener for its own")
     if settings.controller is not None and (settings.new_cluster or settings.take_over is not None):
@@ -57,14 +57,15 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
 
 
 def check_store_is_there(settings: NodeSettings) -> None:
-    """StoreRefused if the store is a missing directory. A node would create it; a command that reads it has a wrong path."""
+    """Raises StoreRefused if the store is a missing directory. A node would create it, but for a command that reads it the path
+    must be wrong."""
     location = _location(settings)
     if location.scheme == "file" and not os.path.isdir(location.path):
         raise StoreRefused(f"there is no directory {os.path.abspath(location.path)}: mount it, or correct --store")
 
 
 def other_clock(settings: NodeSettings) -> bool:
-    """Whether the store's clock is not this machine's."""
+    """Whether the store has a clock other than this machine's."""
     return settings.store != NO_STORE and _location(settings).elsewhere
 
 
@@ -83,5 +84,5 @@ def listener_configs(settings: NodeSettings) -> dict[str, str]:
 
 
 def listeners_of(settings: NodeSettings) -> Listeners:
-    """The listeners of the settings, with unresolved ports. InvalidConfig if they are wrong."""
+    """The listeners of the settings, with unresolved ports. Raises InvalidConfig if they are wrong."""
     return parse_listeners(settings.listeners, settings.advertised_listeners, settings.listener_security_protocol_map)

@@ -1,7 +1,7 @@
 """The node's own settings, read once. Precedence: flag, TIDELOG_* variable, `--config` file (TOML), default.
 
-Kafka's broker configs are not attributes here: they stay rows of `service.configs` and are passed as `broker`, a mapping of
-Kafka's own names to text. This is the only module of a node that reads the environment.
+Kafka's broker configs are not attributes here. They stay rows of `service.configs`, and `broker` maps their names to text. This
+is the only module of a node that reads the environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
 ENVIRONMENT = "the environment"
-#: Variables of our other programs that a shell may export: of the client commands, the Lambda handlers, the fault tests.
+#: Variables of our other programs that a shell may export: the client commands, the Lambda handlers, the fault tests.
 OTHERS = frozenset({"TIDELOG_BOOTSTRAP_SERVER", "TIDELOG_PROFILE", "TIDELOG_READER", "TIDELOG_FAULT_SEED"})
 #: Kubernetes sets variables named after each Service of a pod's namespace. Those of a Service `tidelog` or `tidelog-…` begin
 #: like ours, so no setting may have such a name.
@@ -48,10 +48,10 @@ class NodeSettings(BaseModel):
 
     `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
     (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. `controller` is the
-    address of another node's `controller_listener`, whose cluster this node is a broker of. With `new_cluster` an
-    empty directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
-    `verify` the bucket is checked first. More than one of `brokers` are started by a supervisor, which passes `supervised` to
-    them; `auto` is one for every core. `broker` holds Kafka's broker configs, by name."""
+    address of another node's `controller_listener`, whose cluster this node is a broker of. With `new_cluster` an empty
+    directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
+    `verify` the bucket is checked first. If `brokers` is above one, a supervisor starts them and passes `supervised` to each;
+    `auto` means one broker per core. `broker` holds Kafka's broker configs, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,7 +105,8 @@ class NodeSettings(BaseModel):
 def load_settings(
     flags: Mapping[str, Any], *, config_file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> NodeSettings:
-    """Merges the four sources. A flag with the value None was not given. InvalidConfig names the source and the key."""
+    """Merges the four sources. A flag with the value None was not given. Raises InvalidConfig, which names the source and the
+    key."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -137,12 +138,13 @@ def load_settings(
 
 
 def environment_of_children() -> dict[str, str]:
-    """This process's environment without the variables that are settings: its children get theirs as options."""
+    """This process's environment without the variables that are settings, because child processes get their settings as
+    options."""
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX) or name in OTHERS}
 
 
 def _underscored(key: str, value: Any) -> str:
-    """The whole of a dotted name, which TOML reads as nested tables: `listener.security.protocol.map`."""
+    """The whole dotted name (such as `listener.security.protocol.map`), which TOML reads as nested tables."""
     while isinstance(value, dict) and len(value) == 1:
         ((inner, value),) = value.items()
         key = f"{key}.{inner}"
@@ -163,8 +165,8 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether Kubernetes sets such a variable for a Service; otherwise it is a mistyped setting. `TIDELOG_PORT` is decided by
-    its value."""
+    """Whether the variable is one that Kubernetes sets for a Service rather than a mistyped setting. For `TIDELOG_PORT` the
+    value decides."""
     words = name.split("_")
     if words[-1] == "PORT" and _SERVICE_URL.match(value):
         return True

@@ -1,4 +1,4 @@
-"""The sockets that a supervisor holds, and a look at the ports that its brokers will bind."""
+"""The sockets that a supervisor holds, and a check that the ports of its brokers are free."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def bootstrap_sockets(settings: NodeSettings) -> Iterator[dict[str, socket.socket]]:
-    """Listening sockets for the node's listeners, by name. Started processes inherit them. Connections that wait in a socket
-    survive the end of a broker. Raises InvalidConfig if an address cannot be bound."""
+    """Listening sockets for the node's listeners, by name. Started processes inherit them. Connections that wait in a socket's
+    backlog survive the end of a broker. Raises InvalidConfig if an address cannot be bound."""
     asked = parse_listeners(settings.listeners, settings.advertised_listeners, settings.listener_security_protocol_map)
     with contextlib.ExitStack() as stack:
         found = {}
@@ -37,8 +37,8 @@ def bootstrap_sockets(settings: NodeSettings) -> Iterator[dict[str, socket.socke
 
 @contextlib.contextmanager
 def held_address(settings: NodeSettings) -> Iterator[str]:
-    """The address of the first broker's controller. A port that the kernel has chosen stays reserved while that broker is
-    away: this process binds it without listening."""
+    """The address of the first broker's controller. If the kernel chose the port, it stays reserved while that broker is down,
+    because this process binds it without listening."""
     host, port = (LOOPBACK, 0) if settings.controller_listener is None else host_and_port(settings.controller_listener)
     if port:
         yield text_of(host, port)

@@ -2,9 +2,9 @@
 
     no process ── start ──> runs ── announced ──> serves ── ends ──> no process, for a growing pause ── start ──> …
 
-Invariants: brokers that need the controller start once its broker serves, and are asked to stop before it. A broker that ends
-is started again, with back-off, whatever the others do. If a broker cannot run and has never served, all are stopped: its
-settings are wrong. A broker that does not stop within STOP_S when asked is killed.
+Invariants: brokers that need the controller start once the controller's broker serves, and get SIGTERM before it does. A broker
+that ends is started again, with back-off, whatever the others do. If a broker cannot run and has never served, its settings are
+wrong, and all brokers are stopped. A broker that does not stop within STOP_S after SIGTERM is killed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-#: A process that lived for so long begins the back-off again.
+#: A process that lived this long resets the back-off.
 STEADY_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
-#: Seconds from SIGTERM to SIGKILL. Our units and manifests give two minutes, so both rounds have time to flush all logs.
+#: Seconds from SIGTERM to SIGKILL. Our systemd units and Kubernetes manifests allow two minutes, so both rounds have time to
+#: flush all logs.
 STOP_S = 50.0
 
 
@@ -38,7 +39,7 @@ class BrokerState:
     asked_s: float | None = None
     killed: bool = False
 
-    # --- after what has happened --------------------------------------------------------------------------------------
+    # --- the state after an event -------------------------------------------------------------------------------------
     def started(self, pid: int, now: float) -> BrokerState:
         again = self.restarts + (self.ended_s is not None)
         return replace(self, pid=pid, started_s=now, serves=False, cannot_run=False, restarts=again)
@@ -51,7 +52,7 @@ class BrokerState:
         return replace(self, pid=None, serves=False, ended_s=now, cannot_run=cannot_run, failures=failures)
 
     def not_started(self, now: float) -> BrokerState:
-        """The system could not start a process."""
+        """The state after the system could not start a process."""
         return replace(self, started_s=now).ended(now, cannot_run=False)
 
     def asked(self, now: float) -> BrokerState:
@@ -62,7 +63,7 @@ class BrokerState:
 
     @property
     def due_s(self) -> float:
-        """The time of its next start."""
+        """The time of the broker's next start."""
         if self.ended_s is None:
             return 0.0
         pause_s: float = FIRST_PAUSE_S * 2 ** min(self.failures - 1, 30)
@@ -88,7 +89,7 @@ class Decision(NamedTuple):
 
 
 def cannot_go_on(brokers: Sequence[BrokerState]) -> bool:
-    """Whether the settings are wrong: all must stop."""
+    """Whether a broker's settings are wrong, so that all must stop."""
     return any(each.cannot_run and not each.has_served for each in brokers)
 
 

@@ -1,4 +1,5 @@
-"""Merges several brokers' pages of metrics: every sample gets the label `broker`, every metric one head. Pure.
+"""Merges the metrics pages of several brokers. Every sample gets the label `broker`, and every metric gets one HELP and TYPE.
+Pure.
 
 Not promised: a result for a page that is not in Prometheus's text format 0.0.4.
 """
@@ -13,7 +14,7 @@ _HEAD = re.compile(r"# (?:HELP|TYPE) (\S+) ")
 
 
 def merged(pages: Mapping[int, str]) -> str:
-    """`pages` are by broker id. Metrics stand in the order of their first appearance."""
+    """`pages` are by broker id. Metrics keep the order of their first appearance."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for broker, page in pages.items():

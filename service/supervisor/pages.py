@@ -5,7 +5,7 @@
     /stats     every broker's counters, by its id
     /metrics   the metrics of all brokers, each sample with the label `broker`
 
-Bounds: CONNECTIONS at a time, a request of MOST_BYTES within PATIENCE_S; one request a connection.
+Bounds: at most CONNECTIONS connections with one request each, of at most MOST_BYTES, that arrives within PATIENCE_S.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.supervisor.merging import merged
 CONNECTIONS = 64
 MOST_BYTES = 16 << 10
 PATIENCE_S = 5.0
-#: Seconds that a broker has to answer; one that is stopped or busy for longer is not ready.
+#: Seconds that a broker has to answer; a broker that is stopped or busy for longer is not ready.
 ANSWER_S = 2.0
 
 
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
 
 
 class Pages:
-    """`brokers` gives each broker by its id; `stopping` says whether the supervisor stops."""
+    """`brokers` returns each broker by its id; `stopping` returns whether the supervisor is stopping."""
 
     def __init__(self, brokers: Callable[[], Mapping[int, Watched]], stopping: Callable[[], bool]) -> None:
         self._brokers = brokers
@@ -108,7 +108,7 @@ class Pages:
         return Page(200, merged(pages) + b"".join(own.families()).decode(), TEXT)
 
     async def _asked(self, path: str) -> dict[int, Page | None]:
-        """The answers by broker, None for one that does not answer in time."""
+        """The answers by broker id; None for a broker that does not answer in time."""
         brokers = self._brokers()
         answers = await asyncio.gather(*(_get(each.http, path) for each in brokers.values()))
         return dict(zip(brokers, answers, strict=True))

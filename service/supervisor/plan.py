@@ -1,10 +1,11 @@
 """Derives the settings of each broker of a machine from the settings of the whole node.
 
-The configured listeners belong to the node: clients connect there first, and any broker may answer. Every broker also has ports
-of its own: the next numbers after the configured ones, broker by broker, so that one more broker changes no other's ports. The
-first broker has the controller and the node's own data directory, so a single broker's directory serves several without a copy.
+The configured listeners belong to the node: clients connect there first, and any broker may answer. Every broker also has its
+own ports. They are the next numbers after the configured ports, broker by broker, so an additional broker does not change the
+ports of the others. The first broker has the controller and the node's own data directory, so the directory of a single broker
+can continue with several brokers without a copy.
 
-Invariants: no two brokers have a port, an id or a directory in common. Not promised: that nothing else has those ports.
+Invariant: no two brokers share a port, an id or a directory. Not promised: that no other process has those ports.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from service.configs.listeners import MAX_PORT, WILDCARDS, Listeners, host_and_p
 from service.settings.node_settings import NodeSettings
 from storage_tiers.errors import InvalidConfig
 
-#: The folder of the data directory with those of all brokers but the first, each named by its id.
+#: The folder in the data directory that holds the directories of all brokers but the first, each named by its id.
 BROKERS_FOLDER = "brokers"
 RACK = "broker.rack"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """`settings` are complete but for `supervised`. The one that `goes_first` is started before the others and stopped after
-    them, because it has their controller."""
+    """`settings` are complete except for `supervised`. The broker that `goes_first` is started before the others and stopped
+    after them, because it has their controller."""
 
     broker_id: int
     settings: NodeSettings
@@ -35,7 +36,7 @@ class BrokerPlan:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`rack` is the name of the machine, for `broker.rack`; `controller` is the address of the first broker's controller;
-    `ports` are the bound ones of the node's listeners, by name."""
+    `ports` are the bound ports of the node's listeners, by name."""
 
     rack: str
     controller: str
@@ -47,7 +48,7 @@ def ids_of(settings: NodeSettings, brokers: int) -> range:
 
 
 def plan(settings: NodeSettings, brokers: int, machine: Machine) -> list[BrokerPlan]:
-    """One for each broker. InvalidConfig if there are no ports left."""
+    """The plan of each broker. Raises InvalidConfig if there are no ports left."""
     ports = _OwnPorts(_given_ports(settings, machine))
     return [
         _broker(settings, broker_id, machine, ports, first=broker_id == settings.node_id)
@@ -82,8 +83,8 @@ def _broker(settings: NodeSettings, broker_id: int, machine: Machine, ports: _Ow
 
 
 def _advertised(asked: Listeners, bound: Mapping[str, int], own: Mapping[str, int]) -> str:
-    """The broker's advertised port. It is as far from the node's advertised port as its own port is from the node's bound
-    port, which fits a mapped range of ports."""
+    """The broker's advertised listeners. Each advertised port is as far from the node's advertised port as the broker's own
+    port is from the node's bound port, which fits a mapped range of ports."""
     return _joined(
         each._replace(
             port=each.port + own[each.listener] - bound[each.listener] if each.port and own[each.listener] else 0
@@ -108,13 +109,13 @@ def _given_ports(settings: NodeSettings, machine: Machine) -> set[int]:
 
 
 class _OwnPorts:
-    """The ports that brokers get, none of them twice and none of `given`."""
+    """Assigns ports to brokers, none of them twice and none of `given`."""
 
     def __init__(self, given: set[int]) -> None:
         self._taken = set(given)
 
     def after(self, port: int) -> int:
-        """The next port after `port`; 0, a free one, if it is 0. InvalidConfig if there is none."""
+        """The next port after `port`. If `port` is 0, returns 0 (any free port). Raises InvalidConfig if no port is left."""
         if port == 0:
             return 0
         found = next((each for each in range(port + 1, MAX_PORT + 1) if each not in self._taken), None)

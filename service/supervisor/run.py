@@ -1,11 +1,10 @@
 """The supervisor's process: starts a process for each broker, reaps all that end, and carries out the steps of `decisions.py`.
 
-A started process is a fresh interpreter (posix_spawn) in a process group of its own. So Ctrl-C reaches the supervisor alone,
+A started process is a fresh interpreter (posix_spawn) in a process group of its own. So Ctrl-C reaches only the supervisor,
 which stops its brokers in order. A broker ends with the supervisor (`service.process.parent`). As PID 1 of a container the
-supervisor also reaps orphaned processes. No library here may wait for child processes of its own.
+supervisor also reaps orphaned processes. No library in this process may wait for its own child processes.
 
-Every broker accepts from the bootstrap sockets besides its own. A running broker takes the connections that wait there; a
-stopped one takes none.
+Every broker accepts connections from the bootstrap sockets in addition to its own. Waiting connections go to running brokers.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ log = logging.getLogger(__name__)
 
 #: The exit code of a broker if a restart would fail in the same way (`service.serve.app`).
 CANNOT_RUN = 78
-#: Seconds between two looks for the addresses of a broker that starts.
+#: Seconds between two checks for the addresses of a starting broker.
 LOOK_S = 0.05
 
 
 def supervise(settings: NodeSettings, brokers: int) -> int:
-    """Runs that many brokers until SIGTERM or SIGINT, and returns the exit code. Raises InvalidConfig if they cannot start."""
+    """Runs that many brokers until SIGTERM or SIGINT, and returns the exit code. Raises InvalidConfig if the brokers cannot
+    start."""
     events.set_up(settings.log_level, settings.log_format)
     check_none_left_out(settings, brokers)
     raise_limit()

@@ -3,13 +3,14 @@
     snapshot + topic files + ids ──inventory──> which topics live, which are being deleted
     inventory + claimed manifests ──records──> one metadata batch
 
-A snapshot of the metadata log may be a minute old and may be missing; `topic.json` is younger, and is complete for the topics
-that it names; manifests are authoritative for offsets and epochs. Where they disagree about a name, the file counts, unless
-the snapshot knows that the file's topic is being deleted.
+A snapshot of the metadata log may be a minute old, or missing. A `topic.json` is newer, and is complete for the topics that it
+names. Manifests are authoritative for offsets and epochs. Where the snapshot and the file disagree about a name, the file wins,
+unless the snapshot knows that the file's topic is being deleted.
 
-Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were issued
-than any object shows. A topic id is live or deleting, never both. The deletion of an id is completed only if a record shows
-that it was deleted. An id that left objects without such a record is `unexplained`, and its deletion must be proved.
+Invariants: epochs begin EPOCH_GAP above, and producer ids PRODUCER_ID_GAP above, all those that objects show, because the old
+node may have issued more than objects show. A topic id is live or deleting, never both. The deletion of an id is completed only
+if a record shows that it was deleted. An id that left objects without such a record is `unexplained`, and its deletion must be
+proved.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ EPOCH_GAP = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SeenTopic:
-    """All that the bucket holds under a topic's name. `manifests` are the partitions that have one, by id."""
+    """Everything in the bucket under a topic's name. `manifests` are the numbers of the partitions that have a manifest, by
+    topic id."""
 
     name: str
     state: TopicState | None
@@ -41,7 +43,7 @@ class SeenTopic:
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic that the new cluster takes over. `configs` are its own, in Kafka's form."""
+    """A topic that the take-over keeps. `configs` are its own configs, in Kafka's form."""
 
     name: str
     topic_id: TopicId
@@ -60,8 +62,8 @@ class DoomedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """In the order of their names. `unexplained` are those of `doomed` that have objects and that neither `topic.json` nor the
-    snapshot calls deleted or replaced: only a `deleted` manifest can prove their deletion."""
+    """Topics in the order of their names. `unexplained` are the doomed topics that have objects, and that neither `topic.json`
+    nor the snapshot calls deleted or replaced. Only a `deleted` manifest can prove their deletion."""
 
     live: tuple[LiveTopic, ...]
     doomed: tuple[DoomedTopic, ...]
@@ -109,7 +111,7 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
 
 
 def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
-    """Whether an irreversible fact shows it: a deletion that has begun or ended, or a newer id of the name."""
+    """Whether an irreversible fact shows the deletion: it has begun or ended, or the name has a newer id."""
     if topic_id in snapshot.deleting or topic_id in snapshot.gone:
         return True
     state = topic.state
@@ -130,7 +132,7 @@ def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
     elif known is None or known.topic_id == state.topic_id or known.topic_id in state.earlier:
         topic_id = state.topic_id if state.state is State.LIVE and not ended(state.topic_id) else None
     else:
-        # The file does not know the snapshot's topic: one of them is older than the other.
+        # The file does not know the snapshot's topic, so one of the two is older than the other.
         newer = state.state is State.DELETED or ended(state.topic_id)
         topic_id = known.topic_id if newer else state.topic_id
     if topic_id is None:

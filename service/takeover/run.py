@@ -4,13 +4,13 @@
       -> each topic.json rewritten under the new incarnation -> one metadata batch, with TakeOver(done)
 
 Every step can be repeated, and a start that finds `begin` without `done` repeats all of them. Only the claim on a manifest
-stops the old node's extensions, so offsets are uncertain before it. No client is served before `done`.
+stops the old node from extending it, so offsets are uncertain before the claim. No client is served before `done`.
 
-Errors: FencedWriter if another start has taken the cluster over since this one began; StoreRefused and TierCorrupt as they
-are. Transient failures (TierUnavailable) are retried and shown in `/readyz`.
+Errors: FencedWriter if another start has taken the cluster over since this one began. StoreRefused and TierCorrupt are passed
+on. Transient failures (TierUnavailable) are retried and shown in `/readyz`.
 
-Not promised: records that the old node acknowledged and had not offloaded. Each partition's recovery point is the end of the
-records that are left.
+Not promised: records that the old node acknowledged but had not offloaded. Each partition's recovery point is the end of the
+records in the bucket.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Manifests and topics that are worked on at once.
+#: Most manifests and topics processed concurrently.
 AT_ONCE = 16
 BACKOFF = BackoffSettings(0.5, 30.0)
 
@@ -104,7 +104,7 @@ class TakeOver:
 
     # --- the directory ------------------------------------------------------------------------------------------------
     async def begin(self) -> None:
-        """Records the begin of the take-over, before anything else is written. StoreRefused if the bucket has no such
+        """Records the start of the take-over, before anything else is written. Raises StoreRefused if the bucket has no such
         cluster."""
         metadata = self._log
         if metadata.image.take_over is not None:
@@ -115,12 +115,12 @@ class TakeOver:
         await metadata.propose(records)
 
     async def run(self, directory_id: str) -> tuple[ManifestWriter, list[RecoveryPoint]]:
-        """Returns once the metadata are whole and durable."""
+        """Returns once the metadata is complete and durable."""
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
-        # Refusals come before the bucket is changed. After the claim the bucket is read again, because no other node can add to
-        # it.
+        # All refusals precede the first change of the bucket. After the claim the bucket is read again, because no other node
+        # can add to it from then on.
         await self._claim(await self.look(), ManifestWriter(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()
@@ -149,7 +149,8 @@ class TakeOver:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     async def look(self) -> BucketContents:
-        """Reads the cluster's state from the bucket; changes nothing. StoreRefused if the state of a topic id is unknown."""
+        """Reads the cluster's state from the bucket and changes nothing. Raises StoreRefused if the state of a topic id is
+        unknown."""
         snapshot = await self._snapshot()
         seen = await self._each(await self._topic_names(), self._seen_topic)
         found = plan.inventory(snapshot, seen)
@@ -159,7 +160,7 @@ class TakeOver:
         return BucketContents(snapshot, found)
 
     async def _prove_deleted(self, gone: plan.DoomedTopic, numbers: Sequence[int]) -> None:
-        """StoreRefused unless a manifest of the id is `deleted`, which none of a live topic ever is."""
+        """Raises StoreRefused unless a manifest of the id is `deleted`. No manifest of a live topic ever is."""
         for number in numbers:
             ids = Ids(self._cluster_id, gone.name, gone.topic_id, number)
             question = TakePartition(ids, ManifestWriter(self._node_id, 0), -1, with_producers=False, dry=True)
@@ -174,7 +175,7 @@ class TakeOver:
         )
 
     async def preview(self) -> list[RecoveryPoint]:
-        """The positions at which clients would continue. Changes nothing; concurrent writers are not disturbed."""
+        """The positions at which clients would continue. Changes nothing and does not disturb concurrent writers."""
         await self._cluster()
         bucket = await self.look()
         claimed = await self._claim(bucket, ManifestWriter(self._node_id, 0), dry=True)
@@ -237,7 +238,7 @@ class TakeOver:
         return ManifestWriter(self._node_id, incarnation)
 
     async def _settled(self) -> int:
-        """The incarnation to swap from: the one that was found at the beginning, or one of this directory's own."""
+        """The incarnation to swap from: the one found when the take-over began, or one that this directory claimed."""
         found, image = await self._cluster(), self._log.image
         begun = image.take_over
         mine = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}
