@@ -1,7 +1,7 @@
 """Every config of a broker: all of Kafka 4.2.1's and tidelog's own.
 
-Honoured keys are declared here, all others in `unsupported_configs.tsv`. Keys that give topics their values are derived
-from the topic's rows, so that kind, rule and default cannot differ.
+Honoured keys are declared here, all others in `unsupported_configs.tsv`. Keys from which topics inherit are derived from the
+topic's rows, so that kind, rule and default cannot differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage_tiers.hot.producer_state import MAX_PRODUCERS
 _BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING
 _INT, _LONG, _DOUBLE, _LIST = ConfigKind.INT, ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
 
-#: Broker keys with another unit than their topic key, or without a value of their own: kind and default.
+#: Broker keys whose unit differs from that of their topic key, or that have no default of their own: kind, default and rule.
 _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.roll.ms": (_LONG, None, at_least(1)),
     "log.roll.hours": (_INT, 168, at_least(1)),
@@ -41,7 +41,7 @@ _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.retention.hours": (_INT, 168, unlimited_or_positive),
     "log.flush.interval.ms": (_LONG, None, at_least(0)),
 }
-#: Keys that topics inherit have the update mode cluster-wide in Kafka, except these.
+#: In Kafka the keys that topics inherit have the update mode cluster-wide, except these.
 _READ_ONLY = {
     "log.roll.hours",
     "log.roll.jitter.hours",
@@ -151,8 +151,8 @@ _REQUESTS = (
         "metric.reporters",
         _LIST,
         ("org.apache.kafka.common.metrics.JmxReporter",),
-        "Classes that report metrics. HTTP serves metrics regardless; with tidelog.ClientTelemetryLog clients "
-        "push theirs, which go to the log.",
+        "Classes that report metrics. HTTP serves metrics regardless. With tidelog.ClientTelemetryLog, clients push "
+        "their metrics, which are written to the log.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key("telemetry.max.bytes", _INT, 1 << 20, "Maximum bytes of one push of client metrics.", at_least(1)),
@@ -190,7 +190,7 @@ _REQUESTS = (
         "max.connection.creation.rate",
         _INT,
         INT_MAX,
-        "Maximum connections accepted in a second; further ones wait.",
+        "Maximum connections accepted per second; further ones wait.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -216,8 +216,8 @@ _LOGS = (
         "tidelog.partition.max.producer.ids",
         _INT,
         MAX_PRODUCERS,
-        "Idempotent producers that one partition remembers. Beyond that it forgets the least recent writer: a batch that "
-        "this producer sends again is then stored again.",
+        "Idempotent producers that one partition remembers. Beyond that it forgets the least recent writer, and a batch "
+        "that this producer retries is stored twice.",
         between(1, 1_000_000),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -248,7 +248,7 @@ _CLEANER = (
         "log.cleaner.backoff.ms",
         _LONG,
         15_000,
-        "Milliseconds that the cleaner rests when no log needs it.",
+        "Milliseconds that the cleaner sleeps when no log needs cleaning.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -256,22 +256,22 @@ _CLEANER = (
         "log.cleaner.dedupe.buffer.size",
         _LONG,
         128 << 20,
-        "Most bytes of memory for the keys of one cleaning. More than 2 GiB count as 2 GiB.",
+        "Maximum bytes of memory for the keys of one cleaning. More than 2 GiB counts as 2 GiB.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
         "log.cleaner.io.buffer.load.factor",
         _DOUBLE,
         0.9,
-        "How full the cleaner's map of keys may get, as a share. Below 0.01 it counts as 0.01, above 1 as 1.",
+        "Maximum fill of the cleaner's map of keys, as a fraction. A value below 0.01 counts as 0.01, above 1 as 1.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
         "log.cleaner.io.max.bytes.per.second",
         _DOUBLE,
         1.7976931348623157e308,
-        "Most bytes a second that the cleaner reads and writes. 0 stops it; a negative value is no bound. A new value starts "
-        "the cleaning under way again.",
+        "Maximum bytes per second that the cleaner reads and writes. 0 stops it; a negative value means no bound. A new "
+        "value restarts the cleaning in progress.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
 )
@@ -307,8 +307,8 @@ _TIER = (
         _STRING,
         "refuse",
         "Behaviour of a node with a copied, restored or moved data directory when the object store does not answer within "
-        "`tidelog.store.claim.wait.ms`. refuse: reads are served, produce fails retriably, /readyz is 503, the node keeps "
-        "trying the store. serve: the node accepts records, at offsets that a newer copy may have assigned already.",
+        "`tidelog.store.claim.wait.ms`. refuse: reads are served, produce fails retriably, /readyz is 503, and the node "
+        "retries the store. serve: the node accepts records, at offsets that a newer copy may have assigned already.",
         one_of("refuse", "serve"),
     ),
     _key(
@@ -337,8 +337,8 @@ _TIER = (
         "tidelog.tier.read.most.waiting.percent",
         _INT,
         15,
-        "Percentage of time that the node may wait for a processor while clients produce; beyond it cold data is fetched "
-        "more slowly, down to 32 MiB a second. 100: never slowed.",
+        "Percentage of time that the node may wait for a processor while clients produce. Above it, cold data is fetched "
+        "more slowly, down to 32 MiB per second. 100: never slowed.",
         between(0, 100),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -363,7 +363,7 @@ _METRICS = (
         "tidelog.metrics.topics",
         _INT,
         1000,
-        "Topics that /metrics lists one by one; others count in the sums only.",
+        "Topics that /metrics lists one by one; the others are only in the sums.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),

@@ -1,7 +1,7 @@
 """The rules between the log cleaner's broker configs. Pure.
 
-`log.cleaner.threads` has no other effect here than these rules. Values that Kafka refuses are refused here, so that a
-config works on both. Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, and
+`log.cleaner.threads` has no effect here other than these rules. Values that Kafka refuses are refused here, so that a config
+that works here works in Kafka. Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, and
 the answers of a running broker.
 """
 
@@ -16,12 +16,12 @@ from storage_tiers.errors import InvalidConfig
 BUFFER, THREADS = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
 #: The keys that `check_cleaner` compares.
 CLEANER_KEYS = frozenset((BUFFER, THREADS))
-#: A thread's share of the buffer is larger than this.
+#: A thread's share of the buffer must be larger than this.
 BUFFER_BYTES_BOUND = 1 << 20
 
 
 def check_cleaner(value: Callable[[str], Value | None]) -> None:
-    """`value` returns the new value of each of CLEANER_KEYS. Raises InvalidConfig, in Kafka's words."""
+    """`value` returns the new value of a key of CLEANER_KEYS. Raises InvalidConfig, in Kafka's words."""
     threads, buffer_bytes = cast(int, value(THREADS)), cast(int, value(BUFFER))
     if threads < 1:
         raise InvalidConfig("Log cleaner threads should be at least 1")

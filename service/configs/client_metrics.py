@@ -1,7 +1,8 @@
-"""Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": metrics, interval, clients.
+"""Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": the metrics, the interval, the
+clients.
 
-A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2. One difference: a pattern that could
-be slow to match is refused.
+A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2. Unlike in Kafka, a pattern that could be
+slow to match is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _DOCUMENTATION = {
 
 
 def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None) -> list[ConfigEntry]:
-    """All configs of a subscription, or those of `keys`; their defaults where it does not exist."""
+    """All configs of a subscription, or those of `keys`. A missing subscription has the defaults."""
     if not name:
         raise InvalidRequest("Client metrics subscription name must not be empty")
     own = image.config(ResourceKind.CLIENT_METRICS, name)
@@ -68,8 +69,8 @@ def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None)
 def alter(
     image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration], *, replace: bool = False
 ) -> tuple[pb.MetadataRecord, ...]:
-    """Records of all alterations; `replace` removes configs that they do not name. InvalidRequest or InvalidConfig, in
-    Kafka's words, and no records."""
+    """Records of all alterations; `replace` removes configs that they do not name. Raises InvalidRequest or InvalidConfig, in
+    Kafka's words, and then makes no records."""
     if not resource.name:
         raise InvalidRequest("Subscription name can't be empty")
     if len({alteration.name for alteration in alterations}) != len(alterations):
@@ -98,7 +99,7 @@ def _altered(alteration: ConfigAlteration) -> str | None:
         raise InvalidRequest(f"Null value not supported for : {name}")
     if op is AlterOp.SET:
         return text
-    # Kafka's controller accepts only SET and DELETE here, for lists too.
+    # Kafka's controller accepts only SET and DELETE here, even for lists.
     raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
 
 
@@ -111,12 +112,12 @@ def _check(name: str, text: str) -> None:
     for pattern in split_list(text) if name == MATCH else ():
         if not _is_match(pattern):
             known = ", ".join(KNOWN_OF_CLIENTS)
-            form = f"it is NAME=REGEX, NAME one of {known}, REGEX without repeats in repeats"
+            form = f"it is NAME=REGEX, with NAME one of {known}, and REGEX without nested repeats"
             raise InvalidConfig(f"Illegal client matching pattern: {pattern} ({form})")
 
 
 def _is_match(pattern: str) -> bool:
-    """Kafka's form: NAME=REGEX with one equals sign; the regex must match quickly."""
+    """Whether the pattern has Kafka's form, NAME=REGEX with one equals sign, and a regex that surely matches quickly."""
     what, _, expression = pattern.partition("=")
     if what.strip() not in KNOWN_OF_CLIENTS or not expression or "=" in expression.rstrip("="):
         return False

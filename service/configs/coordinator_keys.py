@@ -1,4 +1,4 @@
-"""The broker configs by which groups, their offsets and transactions are coordinated."""
+"""The broker configs of the coordinators of groups, their offsets and transactions."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ _GROUPS = (
         "group.min.session.timeout.ms",
         _INT,
         6000,
-        "Smallest session timeout that a member of a classic group may ask for.",
+        "Smallest session timeout that a member of a classic group may request.",
     ),
     broker_key(
         "group.max.session.timeout.ms",
         _INT,
         1_800_000,
-        "Largest session timeout that a member of a classic group may ask for.",
+        "Largest session timeout that a member of a classic group may request.",
     ),
     broker_key(
         "group.initial.rebalance.delay.ms", _INT, 3000, "Milliseconds that a new classic group waits for more members."
     ),
-    broker_key("group.max.size", _INT, INT_MAX, "Most members of a classic group.", at_least(1)),
-    broker_key(
-        "offset.metadata.max.bytes", _INT, 4096, "Most bytes of metadata that may come with a committed offset."
-    ),
+    broker_key("group.max.size", _INT, INT_MAX, "Maximum members of a classic group.", at_least(1)),
+    broker_key("offset.metadata.max.bytes", _INT, 4096, "Maximum bytes of metadata in a committed offset."),
     broker_key(
         "offsets.retention.minutes",
         _INT,
         10_080,
-        "How long in minutes committed offsets of an empty group are kept.",
+        "Minutes that committed offsets of an empty group are kept.",
         at_least(1),
     ),
     broker_key(
         "offsets.retention.check.interval.ms",
         _LONG,
         600_000,
-        "How often in milliseconds outdated committed offsets are looked for.",
+        "Interval in milliseconds between checks for expired committed offsets.",
         at_least(1),
     ),
     broker_key(
@@ -74,7 +72,7 @@ _TRANSACTIONS = (
         "transaction.max.timeout.ms",
         _INT,
         900_000,
-        "Longest transaction timeout that a producer may ask for.",
+        "Longest transaction timeout that a producer may request.",
         at_least(1),
     ),
     broker_key(

@@ -1,7 +1,7 @@
 """Configs as clients see them: each with its value, its source, and the synonyms that may give it a value.
 
-A topic has a hundred configs, and a client may ask for those of thousands of topics: topics with equal configs share one
-description. Invariant: a description is that of the image given, whatever was described before.
+Topics with equal configs share one description, because a topic has a hundred configs, and a client may request those of
+thousands of topics. Invariant: a description depends only on the image given, whatever was described before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.configs.types import Value, format_value
 from service.metadata.image import MetadataImage
 from service.metadata.internal_topics import INTERNAL_TOPICS
 
-#: Values of internal topics where nothing else is set. A coordinator's log stays local whatever is set.
+#: Values of internal topics unless others are set. A coordinator's log stays local in any case.
 INTERNAL_DEFAULTS: Mapping[str, Value] = {
     "tidelog.tier.max.lag.ms": INTERNAL_TIER_MAX_LAG_MS,
     "local.retention.ms": -1,
@@ -29,7 +29,7 @@ MAX_CACHED_DESCRIPTIONS = 64
 
 
 class ConfigDescriptions:
-    """Describes the configs that a resolver gives. Every method is a pure function of the image given."""
+    """Describes the configs of a resolver. Every method is a pure function of the image given."""
 
     def __init__(self, configs: Resolver) -> None:
         self._configs = configs
@@ -47,8 +47,8 @@ class ConfigDescriptions:
     def describe(
         self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
     ) -> Sequence[ConfigEntry]:
-        """All configs of a topic or of this broker, or those of `names` that exist; for the broker "" the defaults set
-        for all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing resource."""
+        """All configs of a topic or of this broker, or those of `names` that exist, ordered by name. For the broker "", the
+        defaults set for all brokers. Raises UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing resource."""
         self._configs.check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
         if resource.kind is ResourceKind.TOPIC:
             entries = self.describe_new_topic(image, image.topic_config(resource.name))
@@ -130,7 +130,7 @@ def _entry(
 
 
 def _internal(entry: ConfigEntry) -> ConfigEntry:
-    """The entry as an internal topic has it."""
+    """The entry for an internal topic."""
     if entry.source is not ConfigSource.DEFAULT or entry.name not in INTERNAL_DEFAULTS:
         return entry
     value = format_value(INTERNAL_DEFAULTS[entry.name])

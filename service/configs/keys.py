@@ -1,8 +1,8 @@
-"""The registry of config keys of topics and brokers: one row per key; a key without a row does not exist.
+"""The registry of config keys of topics and brokers. Each key has one row; a key without a row does not exist.
 
-A row has Kafka's definition (kind, default, rule, update mode) and the key's effect here. An honoured key acts as in Kafka.
-An accepted key is stored and shown without effect, for the reason given. A refused key would mislead if it was accepted.
-Defaults are Kafka 4.2.1's; only `differences.py` has others.
+A row has Kafka's definition (kind, default, rule, update mode) and the key's effect here. An honoured key acts as in Kafka. An
+accepted key is stored and shown without effect, for the reason given. A refused key would mislead if it were accepted. Defaults
+are Kafka 4.2.1's except those in `differences.py`.
 
 Pure data; resolution is in `resolve.py`.
 """
@@ -31,7 +31,7 @@ class ConfigScope(Enum):
 
 
 class Dynamic(Enum):
-    """Kafka's update modes: which broker keys may change at run time. Topic keys always may."""
+    """Kafka's update modes, which say how a broker key may change at run time. Topic keys may always change."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -55,9 +55,9 @@ class Synonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One row. `synonyms` are broker keys in order of precedence (a broker key's own name first). `reason` says why a
-    key is accepted without effect, or refused. `given_by` names the node's setting that this key only shows.
-    `hidden` keys are for tests and never described."""
+    """One row. `synonyms` are broker keys in order of precedence (a broker key's own name first). `reason` says why a key is
+    accepted without effect, or refused. `given_by` names the node's setting that this key shows. `hidden` keys are for tests
+    and never described."""
 
     name: str
     kind: ConfigKind
@@ -77,7 +77,8 @@ class ConfigKey:
         return self.kind is ConfigKind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """InvalidConfig, in Kafka's words, if the text is not a legal value, or if the key is refused."""
+        """Parses a value. Raises InvalidConfig, in Kafka's words, if the text is not a legal value, or if the key is
+        refused."""
         value = parse(self.name, self.kind, text)
         if self.validator is not None:
             self.validator(self.name, value)
@@ -126,7 +127,7 @@ class Registry:
         return self._rows.get(name)
 
     def get(self, name: str) -> ConfigKey:
-        """InvalidConfig, in Kafka's words and with the nearest known names, for an unknown key."""
+        """The key of that name. Raises InvalidConfig, in Kafka's words and with the nearest known names, for an unknown key."""
         row = self._rows.get(name)
         if row is not None:
             return row

@@ -42,14 +42,14 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`bound` are the addresses to listen at: port 0 means a free one, an empty host every address. `advertised` has the same
-    names; there port 0 means the listener's own port, an empty host this machine's name."""
+    """`bound` are the addresses to listen on. Port 0 means a free port, and an empty host means every address. `advertised` has
+    the same names. There port 0 means the listener's own port, and an empty host means this machine's name."""
 
     bound: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
 
     def resolved(self, ports: Mapping[str, int], machine: str) -> Listeners:
-        """The same listeners with their bound ports, by name, and `machine` for empty advertised hosts."""
+        """The same listeners with the bound `ports`, by name, and with `machine` for empty advertised hosts."""
         return Listeners(
             tuple(each._replace(port=ports[each.listener]) for each in self.bound),
             tuple(
@@ -65,8 +65,8 @@ class Listeners:
 
 
 def parse_listeners(listeners: str, advertised: str | None = None, protocols: str | None = None) -> Listeners:
-    """Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None means not set. InvalidConfig names
-    the wrong value, the reason, and a correct form."""
+    """Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None means not set. Raises
+    InvalidConfig, which names the wrong value, the reason, and a correct form."""
     known = _protocols(DEFAULT_PROTOCOLS if protocols is None else protocols)
     bound = _endpoints("listeners", listeners)
     _check_protocols(bound, known)
@@ -151,7 +151,7 @@ def _check_ports(bound: Sequence[Endpoint], text: str) -> None:
 
 
 def _family(host: str) -> int:
-    """4 or 6 for an address; 0 for a name, or for all addresses."""
+    """4 or 6 for an IP address; 0 for a host name or for all addresses."""
     try:
         address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
     except ValueError:

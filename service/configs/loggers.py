@@ -34,7 +34,7 @@ class Loggers:
         self._node_id = node_id
 
     def describe(self, broker: str, names: Sequence[str] | None = None) -> list[ConfigEntry]:
-        """Every logger with its effective level. InvalidRequest for another broker than this one."""
+        """Every logger with its effective level. Raises InvalidRequest for a broker other than this one."""
         if not broker:
             raise InvalidRequest("Broker id must not be empty")
         if not broker.isdecimal():
@@ -50,8 +50,8 @@ class Loggers:
         ]
 
     def alter(self, broker: str, alterations: Sequence[ConfigAlteration], *, validate_only: bool) -> None:
-        """All alterations or none; DELETE gives a logger the level of its parent again. InvalidConfig for a logger or a
-        level that does not exist, InvalidRequest for an illegal operation."""
+        """Makes all alterations or none; DELETE returns a logger to the level of its parent. Raises InvalidConfig for a logger
+        or a level that does not exist, InvalidRequest for an illegal operation."""
         if not broker.isdecimal():
             raise InvalidRequest(f"Node id must be an integer, but it is: {broker}")
         if not is_number(broker, self._node_id):
@@ -63,7 +63,7 @@ class Loggers:
             _check(known, alteration)
         for name, op, level in () if validate_only else alterations:
             known[name].setLevel(LEVELS[str(level)] if op is AlterOp.SET else logging.NOTSET)
-            # Logged by the root logger: the changed one may be off now.
+            # The root logger logs this, because the changed logger may be off now.
             events.info(log, "logger.changed", name=name, to=level if op is AlterOp.SET else None)
 
 
@@ -90,6 +90,6 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _level(logger: logging.Logger) -> str:
-    """A level between two of Kafka's maps to the quieter one."""
+    """A Python level between two of Kafka's levels maps to the quieter one."""
     level = logger.getEffectiveLevel()
     return next(name for name, bound in reversed(LEVELS.items()) if level <= bound or name == "FATAL")

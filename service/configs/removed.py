@@ -1,10 +1,10 @@
-"""Config keys of earlier Kafka versions that 4 removed, each with its replacement for the error message."""
+"""Config keys that Kafka 4 removed, each with its replacement for the error message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_ZOOKEEPER = "there is no ZooKeeper; the cluster's metadata is the node's own"
+_ZOOKEEPER = "there is no ZooKeeper; the controller's own log has the cluster's metadata"
 _LISTENERS = "write listeners and advertised.listeners, here the node's own settings listeners and advertised_listeners"
 _ENCODER = "no password is stored, so none is encoded"
 _FORMAT = "every record batch has format 2"
@@ -14,9 +14,9 @@ REMOVED_FROM_BROKERS: Mapping[str, str] = {
     "advertised.host.name": _LISTENERS,
     "advertised.port": _LISTENERS,
     "broker.id.generation.enable": "write node.id, here the node's own setting node_id",
-    "control.plane.listener.name": "controllers have listeners of their own",
-    "controlled.shutdown.max.retries": "a shutdown is tried until it is done",
-    "controlled.shutdown.retry.backoff.ms": "a shutdown is tried until it is done",
+    "control.plane.listener.name": "a controller has its own listener, the node's own setting controller_listener",
+    "controlled.shutdown.max.retries": "a shutdown is retried until it is done",
+    "controlled.shutdown.retry.backoff.ms": "a shutdown is retried until it is done",
     "delegation.token.master.key": "there are no delegation tokens, so none is signed",
     "host.name": _LISTENERS,
     "inter.broker.protocol.version": "write metadata.version through UpdateFeatures",

@@ -1,11 +1,11 @@
 """The value of a config, its source, and the records that a change writes. `describing.py` shows configs to clients.
 
-Precedence, as in Kafka: the topic's own value, then this broker's dynamic one, then the cluster's dynamic default, then
-the value set at the node's start, then the default; within each of these, a key's synonyms in their order. The metadata
-image holds dynamic values.
+Precedence, as in Kafka: the topic's own value, this broker's dynamic value, the cluster's dynamic default, the value set at the
+node's start, the default. Within each of these, the key's synonyms apply in their order. The metadata image holds the dynamic
+values.
 
-Invariant: a change is checked whole before it makes a record, and makes all its records or none. A stored value that a
-later version's rule refuses is reported as InvalidConfig.
+Invariant: a change is checked as a whole before it makes a record, and makes all its records or none. If a later version's rule
+refuses a stored value, it is reported as InvalidConfig.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPa
 from storage_tiers.hot.settings import LogSettings, TimestampType
 from storage_tiers.records.recompress import target
 
-#: Internal topics reach the bucket sooner: a restore from the bucket alone loses records up to this age.
+#: The maximum lag of internal topics, which reach the bucket sooner than others. A restore from the bucket alone loses records
+#: up to this age.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
-#: Cached log settings, one for each distinct set of a topic's own configs.
+#: Most cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
 
 #: Configs of one broker and of all brokers.
@@ -58,8 +59,8 @@ class Candidate(NamedTuple):
 
 
 def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
-    """The broker configs that a user starts the node with (`--set KEY=VALUE`), checked. InvalidConfig for an unknown key
-    (with the nearest names), an illegal value, or a key that one of the node's own settings gives."""
+    """Checks the broker configs with which a user starts the node (`--set KEY=VALUE`). Raises InvalidConfig for an unknown key
+    (with the nearest names), an illegal value, or a key that one of the node's own settings determines."""
     for name, text in values.items():
         key = BROKER_KEYS.get(name)
         if key.given_by:
@@ -88,8 +89,8 @@ def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
 class Resolver:
     """Configs as one broker sees them. Every method is a pure function of the image given.
 
-    `static` holds what the node was started with: configs checked by `check_static`, and the node's own
-    addresses and ids (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
+    `static` holds the configs with which the node was started, checked by `check_static`, and the node's own addresses and ids
+    (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
     """
 
     def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
@@ -115,7 +116,7 @@ class Resolver:
         return BrokerConfigs(functools.partial(self.broker_value, image))
 
     def topic(self, image: MetadataImage, topic: str) -> TopicConfigs:
-        """For a missing topic: the values that a new topic of that name would have."""
+        """The topic's configs; for a missing topic, the values that a new topic of that name would have."""
 
         def value(name: str) -> Value | None:
             found, source = self.topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
@@ -136,8 +137,8 @@ class Resolver:
         return self._has_store and found.remote_storage_enable and not found.remote_log_copy_disable
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
-        """The settings of a partition's log, as plain values: local retention never exceeds total retention. A coordinator's
-        log is never evicted, so that it loads without the store."""
+        """The settings of a partition's log, as plain values. Local retention never exceeds total retention. A coordinator's
+        log is never evicted, so that the coordinator loads without the store."""
         inherited, own = self.inherited(image), image.topic_config(topic)
         if inherited != self._cached_for:
             self._cached_for, self._cached = inherited, {}
@@ -203,7 +204,7 @@ class Resolver:
         return key.default
 
     def candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[Candidate]:
-        """All values that broker keys give, the effective one first."""
+        """All values that these broker keys give, the effective one first."""
         dynamic = (
             (image.broker_config(self.node_id), ConfigSource.DYNAMIC_BROKER),
             (image.broker_config(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -223,7 +224,7 @@ class Resolver:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]:
-        """The configs of a new topic. InvalidConfig, in Kafka's words."""
+        """The configs of a new topic. Raises InvalidConfig, in Kafka's words."""
         absent = sorted(name for name, text in configs.items() if text is None)
         if absent:
             raise InvalidConfig(f"Null value not supported for topic configs: {','.join(absent)}")
@@ -240,9 +241,9 @@ class Resolver:
         replace: bool = False,
         asked: int | None = None,
     ) -> tuple[pb.MetadataRecord, ...]:
-        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged
-        values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed.
-        `asked` is the broker that was asked, by default this one."""
+        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged values make no record.
+        `replace` has the semantics of AlterConfigs: configs that are not named are removed. `asked` is the broker that received
+        the request, by default this one."""
         if resource.kind is ResourceKind.CLIENT_METRICS:
             return client_metrics.alter(image, resource, alterations, replace=replace)
         self.check_resource(
@@ -321,7 +322,7 @@ class Resolver:
             raise InvalidRequest(f"Unexpected broker id, expected {node_id}{or_empty}, but received {resource.name}")
 
     def _check_topic(self, image: MetadataImage, own: Mapping[str, str]) -> None:
-        """Each value, and the rules between values."""
+        """Checks each value, and the rules between values."""
         for name in own:
             TOPIC_KEYS.get(name)
         for name, text in own.items():
@@ -343,7 +344,7 @@ class Resolver:
                 "Topic cannot be configured with remote log storage."
             )
         for local, whole in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
-            # Only the topic's own value can conflict: a default gives way to a shorter total retention.
+            # Only the topic's own value can conflict, because a default yields to a shorter total retention.
             if local in own:
                 _check_local_retention(local, number(local), whole, number(whole))
 
@@ -362,11 +363,11 @@ class Resolver:
             try:
                 key.parse(values[key.name])
             except InvalidConfig as error:
-                # Kafka answers INVALID_REQUEST for a broker's illegal value and INVALID_CONFIG for a topic's.
+                # Kafka returns INVALID_REQUEST for a broker's illegal value and INVALID_CONFIG for a topic's.
                 raise InvalidRequest(str(error)) from None
 
     def _check_cleaner(self, image: MetadataImage, resource: Resource, new: Mapping[str, str]) -> None:
-        """The values that this broker would have, with `new` as the resource's own."""
+        """Checks the cleaner's configs that this broker would have with `new` as the resource's own."""
         own, everywhere = image.broker_config(self.node_id), image.broker_config(None)
         texts = {**everywhere, **new} if resource.name else {**new, **own}
 
@@ -381,13 +382,15 @@ class Resolver:
 
 
 def _segment_ms(topic: TopicConfigs) -> int:
-    """A record is compacted only once its segment is closed (Kafka: LogConfig.maxSegmentMs)."""
+    """The maximum age of an open segment. A record is compacted only once its segment is closed (Kafka:
+    LogConfig.maxSegmentMs)."""
     compacts = "compact" in topic.cleanup_policy
     return min(topic.segment_ms, topic.max_compaction_lag_ms) if compacts else topic.segment_ms
 
 
 def _smaller_bound(local: int, whole: int) -> int:
-    """A local bound of -2 is "as the whole"; a negative bound is none. -1 if both are none."""
+    """The smaller of a local and a total bound. A local bound of -2 means the total bound, any other negative value means no
+    bound. -1 if there is none."""
     if whole < 0:
         return max(-1, local)
     return whole if local < 0 else min(local, whole)

@@ -1,6 +1,6 @@
 """Every config of a topic: all of Kafka 4.2.1's and tidelog's own.
 
-A topic's value comes from the topic, else from a broker's synonym, else from the default.
+A topic's value comes from the topic, otherwise from a synonym of the broker, otherwise from the default.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ _RETENTION = (
         "cleanup.policy",
         _LIST,
         ("delete",),
-        "Policy for old segments: delete by age and size, compact by key, both, or (empty) neither. "
+        "Policy for old segments: delete (by age and size), compact (by key), both, or neither (empty). "
         "With compact, records without a key are refused.",
         CLEANUP_POLICIES,
         "log.cleanup.policy",
@@ -183,7 +183,7 @@ _RETENTION = (
         "remote.log.copy.disable",
         _BOOLEAN,
         False,
-        "Stop offloading segments to the object store. Offloaded segments stay readable, others stay on the local disk.",
+        "Stop offloading segments to the object store. Offloaded segments stay readable; others stay on the local disk.",
     ),
     _key(
         "remote.log.delete.on.disable",
@@ -196,8 +196,8 @@ _RETENTION = (
         "tidelog.tier.max.lag.ms",
         _LONG,
         HOUR_MS,
-        "Age in milliseconds at which a segment is closed and offloaded although neither full nor due, also when idle: "
-        "the maximum age of records that a loss of all local disks destroys.",
+        "Age in milliseconds at which a segment is closed and offloaded although it is neither full nor due, even if idle: "
+        "the maximum age of records that are lost with all local disks.",
         at_least(1),
         "tidelog.tier.max.lag.ms",
     ),
@@ -265,7 +265,7 @@ _RECORDS = (
         "compression.lz4.level",
         _INT,
         9,
-        "Level of lz4 where compression.type is lz4: 9 is the fast compressor, any other the slower one at that level.",
+        "Level of lz4 where compression.type is lz4: 9 is the fast compressor, any other value the slower one at that level.",
         between(1, 17),
         "compression.lz4.level",
     ),
@@ -350,7 +350,7 @@ _REPLICATION = (
     ),
 )
 
-#: As in Kafka: tests make segments below the minimum of segment.bytes.
+#: As in Kafka, lets tests make segments below the minimum of segment.bytes.
 _INTERNAL = (
     ConfigKey(
         "internal.segment.bytes",

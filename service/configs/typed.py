@@ -1,7 +1,7 @@
 """Broker and topic configs as typed attributes, so that mypy finds a typo in a key or a wrong type.
 
-`values.py` has an attribute for each honoured key; `python -m service.configs.typed` generates it from the registry, and a
-test fails while it is stale. Keys that are accepted without effect, refused or only shown are absent: no code may act on
+`values.py` has an attribute for each honoured key. `python -m service.configs.typed` generates it from the registry, and a test
+fails while it is stale. Keys that are accepted without effect, refused or only shown are absent, because no code may act on
 them.
 
 Invariant: an attribute is `<type> | None` exactly where its key has no default.

@@ -1,6 +1,6 @@
-"""Values of configs: Kafka's kinds, their text, and the rules a value must keep.
+"""Values of configs: Kafka's kinds, their text form, and the rules for a value.
 
-Parsing, formatting and wording follow Kafka's ConfigDef, since tools print and tests match them: every refusal reads
+Parsing, formatting and wording follow Kafka's ConfigDef, since tools print them and tests match them. Every refusal reads
 "Invalid value X for configuration K: why". Pure.
 """
 
@@ -23,10 +23,10 @@ Validator: TypeAlias = Callable[[str, Value], None]
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
-#: Characters of a value: the limit of Kafka's strings in versions that are not flexible. Bounds lists, which clients can
-#: append to without end.
+#: Most characters of a value: the limit of Kafka's strings in versions that are not flexible. It also bounds lists, to which
+#: clients could append without end.
 LONGEST_VALUE = 32_767
-#: Digits of a number, leading zeros included.
+#: Most digits of a number, leading zeros included.
 LONGEST_NUMBER = 1_000
 _BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
 
@@ -36,15 +36,15 @@ def refusal(name: str, shown: object, why: str) -> InvalidConfig:
 
 
 def check_length(name: str, text: str) -> None:
-    """InvalidConfig for more than LONGEST_VALUE characters, without repeating them."""
+    """Raises InvalidConfig for more than LONGEST_VALUE characters. The message does not repeat them."""
     if len(text) > LONGEST_VALUE:
         raise InvalidConfig(
-            f"The value for configuration {name} has {len(text)} characters; it may have {LONGEST_VALUE}"
+            f"The value for configuration {name} has {len(text)} characters; at most {LONGEST_VALUE} are allowed"
         )
 
 
 def parse(name: str, kind: ConfigKind, text: str) -> Value:
-    """The value of `text` without surrounding spaces. InvalidConfig if it is not of that kind."""
+    """The value of `text`, without surrounding spaces. Raises InvalidConfig if it is not of that kind."""
     check_length(name, text)
     trimmed = text.strip()
     if kind is ConfigKind.BOOLEAN:
@@ -53,7 +53,7 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
         return trimmed.lower() == "true"
     if kind in _BITS:
         bound = 1 << (_BITS[kind] - 1)
-        # Python reads no more than 4,300 digits.
+        # Python's `int` parses at most 4,300 digits.
         if len(trimmed) > LONGEST_NUMBER or not _INTEGER.fullmatch(trimmed) or not -bound <= int(trimmed) < bound:
             raise refusal(name, text, f"Not a number of type {kind.name}")
         return int(trimmed)
@@ -70,7 +70,7 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
 
 
 def is_number(digits: str, number: int) -> bool:
-    """Whether the decimal digits are the number; a client may send millions of them."""
+    """Whether the decimal digits are exactly that number. A client may send millions of digits."""
     return len(digits) <= LONGEST_NUMBER and int(digits) == number
 
 
@@ -80,7 +80,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def format_value(value: Value | None) -> str | None:
-    """As DescribeConfigs shows it."""
+    """The text that DescribeConfigs shows."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -91,7 +91,7 @@ def format_value(value: Value | None) -> str | None:
 
 
 def _format_double(value: float) -> str:
-    """As Java prints it: 1.0E-8 where Python writes 1e-08."""
+    """The text that Java prints: 1.0E-8 where Python writes 1e-08."""
     if isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -165,8 +165,8 @@ def unlimited_or_positive(name: str, value: Value) -> None:
 
 
 def connection_counts(text: str) -> dict[str, int]:
-    """`address:count` pairs, separated by commas; IPv6 in brackets. ValueError for another form or a host
-    name: names are not resolved, since that may be slow."""
+    """Parses `address:count` pairs, separated by commas, with IPv6 in brackets. Raises ValueError for another form or a host
+    name. Names are not resolved, since that may be slow."""
     found = {}
     for item in split_list(text):
         host, colon, count = item.rpartition(":")

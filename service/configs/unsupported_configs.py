@@ -1,9 +1,9 @@
 """Kafka's broker configs without effect here: described, checked, and either accepted or refused.
 
-`unsupported_configs.tsv` has a row per key; a version that honours one moves its row into code. Kind, default, update mode
-and rule are those of Kafka 4.2.1; the reason names what replaces it. Accepted: the value is stored and shown, so that an
-existing `server.properties` works unchanged. Refused, except for the default: its user would rely on behaviour that this
-node does not have.
+`unsupported_configs.tsv` has a row per key; a version that honours a key moves its row into code. Kind, default, update mode
+and rule are those of Kafka 4.2.1. The reason names the replacement. An accepted value is stored and shown, so that an existing
+`server.properties` works unchanged. Values other than the default are refused if a user would rely on behaviour that this node
+does not have.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TABLE = Path(__file__).with_name("unsupported_configs.tsv")
 NOTHING = "-"
 
 REASONS = {
-    "cleaner-pieces": "the log cleaner reads and writes in pieces of its own, up to 1 MiB",
+    "cleaner-pieces": "the log cleaner chooses the size of its reads and writes, up to 1 MiB",
     "cleaner-process": "one process cleans one log at a time; log.cleaner.io.max.bytes.per.second bounds it",
-    "coordinators": "a coordinator writes what it decided in one turn of the event loop as one batch",
+    "coordinators": "a coordinator writes the decisions of one turn of the event loop as one batch",
     "coordinators-load": "a coordinator reads its log in pieces of 256 KiB, small enough for one turn of the event loop",
-    "deadlines": "nothing is searched for: each transaction and each unused id has a deadline, at which the coordinator acts",
+    "deadlines": "there is no periodic search: each transaction and unused id has a deadline, at which the coordinator acts",
     "groups": "only groups of the classic protocol are served",
     "java": "this node is not a Java program and loads no classes",
     "kernel": "the kernel sizes socket buffers",
@@ -40,15 +40,15 @@ REASONS = {
     "own-tier": "one tier process does all object store work, within its own bounds",
     "quotas": "quotas are not served yet",
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
-    "transactions": "the coordinator is asked once, and answers when the last transaction is complete",
+    "transactions": "a request is sent to the coordinator once, and it answers when the last transaction is complete",
     "two-phase": "two-phase commit (KIP-939) is not served yet",
-    "verified": "every transactional batch is verified: a late one could begin a transaction without an end",
+    "verified": "every transactional batch is verified, because a late one could begin a transaction that never ends",
     "unthrottled": "object store traffic is not throttled",
 }
 
 
 def unsupported_keys() -> Iterator[ConfigKey]:
-    """All rows. ValueError for one that cannot be read."""
+    """All rows. Raises ValueError for a row that cannot be read."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True):
             yield _key(row)

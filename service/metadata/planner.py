@@ -1,4 +1,4 @@
-"""The controller's decisions. Each function turns a request and the current metadata into records, or raises a LogError.
+"""The controller's decisions: each function turns a request and the current metadata into records, or raises a LogError.
 
 Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image that it was made
 from. `service.metadata.commands` plans whole commands with these functions.

@@ -59,9 +59,9 @@ def test_a_list_grows_no_longer_than_a_value_may_be() -> None:
     name = "leader.replication.throttled.replicas"
     image = altered(EMPTY, Z, (name, SET, ",".join(f"{partition}:1" for partition in range(3_000))))
     for op in (APPEND, SUBTRACT):
-        with pytest.raises(InvalidConfig, match="has 100000 characters; it may have 32767"):
+        with pytest.raises(InvalidConfig, match="has 100000 characters; at most 32767 are allowed"):
             NODE.alter(image, Z, [ConfigAlteration(name, op, "1:1," * 25_000)])
-    with pytest.raises(InvalidConfig, match="characters; it may have 32767"):
+    with pytest.raises(InvalidConfig, match="characters; at most 32767 are allowed"):
         NODE.alter(image, Z, [ConfigAlteration(name, APPEND, ",".join(f"{n}:2" for n in range(3_000)))])
     image = altered(image, Z, (name, SUBTRACT, ",".join(f"{partition}:1" for partition in range(1, 3_000))))
     assert described(image, Z, name).value == "0:1"
@@ -205,7 +205,7 @@ REFUSED: list[tuple[Resource, Ops, type[LogError], str]] = [
         Z,
         [("cleanup.policy", SET, "delete," * 10_000)],
         InvalidConfig,
-        "The value for configuration cleanup.policy has 70000 characters; it may have 32767",
+        "The value for configuration cleanup.policy has 70000 characters; at most 32767 are allowed",
     ),
     (BROKER, [("message.max.bytes", SET, None)], InvalidRequest, "Null value not supported for : message.max.bytes"),
     (Resource(ResourceKind.GROUP, "g"), [("a", SET, "1")], InvalidRequest, "Unknown resource type 32"),
