@@ -1,9 +1,9 @@
-"""Answers waiting requests, a share in each turn of the loop: a rebalance answers thousands of members at once, and a separate
-callback writes each answer.
+"""Answers waiting requests, a few in each turn of the loop, because a rebalance answers thousands of members at once, and a
+separate callback writes each answer.
 
-It also has Python's collector examine the new objects a few at a time. An answer frees what its request kept, and brings the
-member's next request, which keeps as much. The collector counts both against each other, so it would wait until all members
-have asked, and then examine what thousands of requests keep: 7 ms.
+It also makes Python's collector examine the new objects a few at a time. An answer frees the objects of its request and
+triggers the member's next request, which allocates as many. The collector offsets the two, so it would wait until all members
+have sent their next request, and then examine the objects of thousands of requests for 7 ms.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from typing import NamedTuple
 
 from storage_tiers.errors import LogError
 
-#: Answers of one outcome that are given at once, and in each turn of the loop after that.
+#: Answers of one outcome that are sent at once, and in each turn of the loop after that.
 ANSWERS_A_TURN = 8
-#: Answers after which new objects are examined, and the generation that they belong to at most.
+#: Answers after which new objects are collected, and the oldest generation that is collected.
 ANSWERS_A_COLLECTION, YOUNG = 32, 1
 
 
 class FailedRequest(NamedTuple):
-    """Instead of an answer: the request ends with this error."""
+    """Replaces an answer: the request fails with this error."""
 
     error: LogError
 
 
 class AnswerQueue:
-    """A few answers are given at once: a heartbeat gets its answer in its own turn and does not wait for a rebalance."""
+    """Sends a few answers at once, so that a heartbeat is answered in its own turn and does not wait for a rebalance."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: deque[tuple[object, object]] = deque()
-        #: Since the last collection.
+        #: Answers since the last collection.
         self._given = 0
 
     def answers(self, answers: Sequence[tuple[object, object]]) -> None:
-        """Pairs of a waiter, which is a future, and its answer or `FailedRequest`. A waiter that was cancelled gets none."""
+        """Sends answers, given as pairs of a waiter (a future) and its answer or `FailedRequest`. Cancelled waiters are
+        skipped."""
         if len(answers) <= ANSWERS_A_TURN:
             for waiter, answer in answers:
                 give(waiter, answer)
@@ -60,7 +61,7 @@ class AnswerQueue:
 
 
 def give(waiter: object, answer: object) -> None:
-    """As `AnswerQueue.answers`, of one pair."""
+    """Sends one answer, as `AnswerQueue.answers` does."""
     assert isinstance(waiter, asyncio.Future)
     if waiter.done():
         return

@@ -1,4 +1,4 @@
-"""Encodes the records of committed offsets, one field or a whole OffsetCommit at a time: busy groups write little else.
+"""Encodes the records of committed offsets, one field or a whole OffsetCommit at a time. Busy groups write almost nothing else.
 
 Cython in pure-Python mode: `commit_fields.pxd` holds the C types, and uncompiled it produces the same bytes. The formats are
 those of `group_records.py`, whose readers are the oracle in the tests. Pure.
@@ -23,17 +23,17 @@ from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_fields import MAX_STRING_BYTES, too_long
 from storage_tiers.types import TopicPartition
 
-#: Bytes of a key besides its names, and of a value besides its metadata.
+#: Bytes of a key without its names, and of a value without its metadata.
 _KEY_BYTES, _VALUE_BYTES = 10, 24
-#: Metadata whose compact length has one byte.
+#: Longest metadata whose compact length has one byte.
 _SHORT = 0x7E
 _UINT32, _INT32 = 0xFFFFFFFF, 0x7FFFFFFF
 #: The key's type and the value's version.
 _OFFSET, _VERSION = 1, 4
-#: Bytes of the record number in front of a value that is kept.
+#: Bytes of the record number in front of a kept value.
 _RECORD_NUMBER_BYTES = 8
 
-#: A group, a partition, the number of its record and behind it the record's value, and the number once more.
+#: A group, a partition, the record number followed by the record's value, and the record number again.
 OffsetChange = tuple[str, TopicPartition, bytes, int]
 #: A commit's records, its changes and its answer.
 EncodedCommit = tuple[list[CoordinatorRecord], list[OffsetChange], list[TopicOutcome]]
@@ -50,8 +50,8 @@ def encode_commit(
     most_metadata: cython.longlong,
     shared: Callable[[str, int], TopicPartition],
 ) -> EncodedCommit | None:
-    """A whole OffsetCommit, whose first record has this number. None if it is not the common case: its topics are named, and
-    all metadata is short and has at most `most_metadata` bytes. ValueError if a name is longer than 32,767 bytes."""
+    """Encodes a whole OffsetCommit, whose first record has this number. Returns None unless it is the common case: topics by
+    name, and short metadata of at most `most_metadata` bytes. Raises ValueError if a name is longer than 32,767 bytes."""
     records: list[CoordinatorRecord] = []
     changes: list[OffsetChange] = []
     answered: list[TopicOutcome] = []
@@ -76,7 +76,7 @@ def encode_commit(
 
 
 def _as_tuple(row: Any) -> tuple[Any, ...]:
-    """The same NamedTuple, by a type that C takes apart without a call for each field."""
+    """The same NamedTuple, as a type that C unpacks without a call for each field."""
     if not isinstance(row, tuple):
         raise TypeError(f"a row is a tuple, not {type(row).__name__}")
     return cython.cast(tuple, row) if cython.compiled else row
@@ -145,7 +145,7 @@ def _put_value(
     metadata: bytes,
     commit_timestamp: cython.longlong,
 ) -> None:
-    """Writes a value into zeroed bytes, so that its last byte says that there are no tagged fields."""
+    """Writes a value into zeroed bytes. So its last byte, the number of tagged fields, is 0."""
     size: cython.Py_ssize_t = len(metadata)
     _put_integer(data, at, _VERSION, 2)
     _put_integer(data, at + 2, offset, 8)
@@ -156,8 +156,8 @@ def _put_value(
 
 
 def hash_code(name: str) -> int:
-    """The absolute value of Java's `String.hashCode`, and 0 for its lowest, as Kafka's `Utils.abs` has it. Names have up to
-    32,767 characters, and all requests of a group or of a transactional id begin with it."""
+    """The absolute value of Java's `String.hashCode`, or 0 for the lowest integer, as in Kafka's `Utils.abs`. It is compiled
+    because every request of a group or of a transactional id computes it, and names have up to 32,767 characters."""
     units: bytes = name.encode("utf-16-be", "surrogatepass")
     raw: cython.p_const_uchar = units
     size: cython.Py_ssize_t = len(units)

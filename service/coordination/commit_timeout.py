@@ -1,4 +1,4 @@
-"""Ends the wait for records that are not committed in time, as when a disk does not answer or followers lag."""
+"""Ends the wait for records that are not committed in time, for example when a disk hangs or followers lag."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class CommitTimeout:
-    """`overdue` receives the number of records whose answers stop waiting. Without a timeout all answers wait until their
-    records are committed. At most one timer runs, and none while nothing waits."""
+    """`overdue` receives the count of the shard's first records whose answers stop waiting. Without a timeout, answers wait
+    until their records are committed. At most one timer runs, and none while nothing waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int | None, overdue: Callable[[int], None]) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
-"""Keeps readers' view of a group or a transactional id while records of it are not committed: the view from before them.
+"""Keeps the committed view of a group or a transactional id for readers while it has uncommitted records.
 
 Pure. A view is kept when a record is passed to the runtime, and dropped when that record is committed. So a name without a
-pending record costs nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
+pending record costs nothing. Invariant: readers see a name as it was before its oldest pending record, however many follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ View = TypeVar("View")
 
 
 class CommittedViews(Generic[View]):
-    """By name; a view of None means that readers see nothing of that name. `record_number` counts the records of the shard."""
+    """The views by name. A view of None means that readers do not see the name. `record_number` counts the records of the
+    shard."""
 
     __slots__ = ("_record_numbers", "_views")
 
@@ -24,12 +25,12 @@ class CommittedViews(Generic[View]):
         self._record_numbers: deque[tuple[int, str]] = deque()
 
     def keep(self, name: str, view: View | None, record_number: int) -> None:
-        """The name's record of this number, later than all before it, replaces `view`."""
+        """Keeps `view`, which the name's record with this number replaces. Numbers must rise."""
         self._views.setdefault(name, deque()).append(view)
         self._record_numbers.append((record_number, name))
 
     def commit(self, written: int) -> None:
-        """The records of lower numbers than `written` are committed."""
+        """Drops the views whose replacing records are now committed: those with numbers below `written`."""
         record_numbers = self._record_numbers
         while record_numbers and record_numbers[0][0] < written:
             name = record_numbers.popleft()[1]
@@ -51,6 +52,6 @@ class CommittedViews(Generic[View]):
 
 
 def names_of(known: Mapping[str, object], views: CommittedViews[View]) -> tuple[str, ...]:
-    """Every name once: the known ones, and those that only readers still see. Only the names are copied: a shard may have
-    hundreds of thousands, and all of this is one step of the event loop."""
+    """Every name once: the known names, and those that only readers still see. Only the names are copied, because a shard may
+    have hundreds of thousands, and the copy is one step of the event loop."""
     return (*known, *(name for name in views if name not in known))

@@ -1,6 +1,6 @@
 """Counters of a node's shards since its start: plain numbers, which outlive each shard, for metrics.
 
-Pure. A shard adds to them when it decides. Decisions that a dropped shard could not write are counted, too.
+Pure. A shard counts its decisions when it makes them, including those that it cannot write before it is dropped.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class GroupCounts:
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Transactions that were committed or aborted. Two subsets of `aborted`: `timed_out` ones took too long, and the previous
-    producer left the `fenced` ones open."""
+    """Transactions that were committed or aborted. Two subsets of `aborted`: `timed_out` transactions exceeded their timeout,
+    and `fenced` ones were left open by a previous producer."""
 
     committed: int = 0
     aborted: int = 0

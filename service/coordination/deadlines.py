@@ -1,9 +1,10 @@
-"""The deadlines of a shard in one heap that is checked lazily: moving a deadline later writes a number.
+"""The deadlines of a shard in one heap that is checked lazily, so moving a deadline later only writes a number.
 
-A heartbeat moves its member's deadline; only when the old one passes does the heap look again. Pure: times in ms are arguments.
+A heartbeat moves its member's deadline. The heap checks the new deadline only when the old one passes. Pure: times in ms are
+arguments.
 
 Invariants: `due` returns a timer at most once per deadline, never before it, and in the order of the deadlines; a timer has at
-most one live entry in the heap besides stale ones, which `due` drops. One call looks at no more entries than it is given.
+most one live entry in the heap, besides stale ones, which `due` drops. One call of `due` looks at no more than `most` entries.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ OFF = -1
 
 
 class Timer:
-    """One deadline: `at_ms` or OFF. Its owner sets it through `Deadlines.set`. `owner` tells the caller of `due` whose
-    timer it is."""
+    """One deadline: `at_ms`, or OFF. It is set through `Deadlines.set`. `owner` identifies the timer's owner for the caller of
+    `due`."""
 
     __slots__ = ("_queued_ms", "at_ms", "owner")
 
@@ -50,15 +51,15 @@ class Deadlines:
         timer.at_ms = OFF
 
     def next_ms(self) -> int | None:
-        """When `due` may have something; None if never. May be early, never late."""
+        """The time at which `due` may return a timer; None if there is none. It may be early, never late."""
         return self._heap[0][0] if self._heap else None
 
     def hold(self, timer: Timer, at_ms: int) -> None:
-        """A timer that `due` has returned stays due, but is not returned again unless it is set."""
+        """Marks a timer that `due` has returned as still due. `due` does not return it again unless it is set."""
         timer.at_ms = at_ms
 
     def is_still_due(self, timer: Timer, at_ms: int) -> bool:
-        """Whether a timer that was held at `at_ms` was neither set nor cleared since; it is off then."""
+        """Whether a timer that was held at `at_ms` has been neither set nor cleared since. If so, turns it off."""
         if timer.at_ms != at_ms:
             return False
         timer.at_ms = OFF

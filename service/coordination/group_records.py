@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`: committed offsets and classic groups.
 
 Format: Kafka 4.2.1's message definitions OffsetCommitKey and -Value, GroupMetadataKey and -Value, so that Kafka's
-DumpLogSegments reads these partitions with `--offsets-decoder`, and a directory or bucket taken from Kafka is read here. A
+DumpLogSegments reads these partitions with `--offsets-decoder`, and this node reads a directory or bucket taken from Kafka. A
 record without a value is a tombstone: it removes its key.
 
 This module writes the versions that Kafka 4.2.1 writes, and reads all of its versions. Not promised: records of the newer group
@@ -18,7 +18,7 @@ from service.coordination.commit_fields import encode_offset_key, encode_short_o
 from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, finish, too_long
 from storage_tiers.types import TopicId
 
-#: Types of keys. Both of the first two mean a committed offset; Kafka wrote type 0 before 0.9.
+#: Types of keys. The first two both mean a committed offset; Kafka wrote type 0 before 0.9.
 _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
 #: Versions written, and the first flexible one.
 _OFFSET_VERSION, _GROUP_VERSION, _FLEXIBLE_FROM = 4, 3, 4
@@ -31,16 +31,16 @@ _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), stru
 _SHORT = 0x7E
 _NO_TAGS_BYTES = 1
 _LATEST_MS = (1 << 63) - 1
-#: Structs of one member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
+#: Structs of one member: its timeouts and the size of its subscription; the size of its assignment; a null instance id.
 _MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
-#: Positions in such a value: its metadata's length; its timestamp, from the end; and its size without metadata.
+#: Positions in a short value: the metadata's length; the timestamp, from the end. And its size without metadata.
 _METADATA_AT = _OFFSET_VALUE.size
 _TIMESTAMP_AT = -_TIMESTAMP.size - _NO_TAGS_BYTES
 _SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
 
 
 def later(unix_ms: int, by_ms: int) -> int:
-    """The time that much later, or the latest that a record can hold."""
+    """The time `by_ms` later, or the latest time that a record can hold."""
     return min(unix_ms + by_ms, _LATEST_MS)
 
 
@@ -69,7 +69,7 @@ GroupRecordKey = OffsetKey | GroupKey | UnknownKey
 
 class CommittedOffset(NamedTuple):
     """`offset` is the next one to read, `leader_epoch` that of the last record read, -1 if unknown. Times are in ms since 1970.
-    `expire_timestamp` is -1 unless the commit has a retention of its own (OffsetCommit below version 5)."""
+    `expire_timestamp` is -1 unless the commit had its own retention (OffsetCommit below version 5)."""
 
     offset: int
     leader_epoch: int
@@ -104,7 +104,7 @@ class MemberMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """One generation of a group. `protocol` and `leader` are None in an empty one; `state_timestamp` is the time in ms of its
+    """One generation of a group. `protocol` and `leader` are None in an empty group; `state_timestamp` is the time in ms of its
     last change of state, -1 if unknown."""
 
     protocol_type: str
@@ -130,7 +130,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(data: bytes) -> GroupRecordKey:
-    """CorruptRecord if the bytes are no key."""
+    """Raises CorruptRecord if the bytes are not a key."""
     key = _offset_key(data)
     if key is not None:
         return key
@@ -147,8 +147,8 @@ def decode_key(data: bytes) -> GroupRecordKey:
 
 
 def _offset_key(data: bytes) -> OffsetKey | None:
-    """A committed offset's key; None if the bytes are another key or not readable. A coordinator loads millions of them, so no
-    `FieldReader` is made."""
+    """A committed offset's key; None if the bytes are another key or not readable. It does without a `FieldReader`, because a
+    coordinator loads millions of keys."""
     try:
         kind, size = _OFFSET_KEY.unpack_from(data)
         at = _OFFSET_KEY.size + size
@@ -164,7 +164,7 @@ def _offset_key(data: bytes) -> OffsetKey | None:
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
-    """Version 4, or 1 where the commit has an expiry of its own, as in Kafka. ValueError if the metadata does not fit."""
+    """Version 4, or version 1 if the commit has its own expiry, as in Kafka. Raises ValueError if the metadata does not fit."""
     if value.expire_timestamp == -1 and value.topic_id == NO_TOPIC_ID and len(value.metadata) <= _SHORT:
         short = encode_short_offset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
         if short is not None:  # the common case, without a `FieldWriter`
@@ -183,7 +183,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
-    """CorruptRecord if the bytes are no committed offset of versions 0 to 4."""
+    """Raises CorruptRecord if the bytes are not a committed offset of versions 0 to 4."""
     value = _short_offset(data)
     if value is not None:
         return value
@@ -243,7 +243,8 @@ def encode_names(member_id: str, instance: str | None, client_id: str, host: str
 
 
 def encode_members(members: Sequence[MemberFields]) -> bytes:
-    """A part of the members of a group's record: a group may have thousands, and encoding them blocks the event loop."""
+    """Encodes some members of a group's record. A group may have thousands, and encoding all of them would block the event
+    loop."""
     parts: list[bytes] = []
     timeouts, length = _MEMBER.pack, _SIZE.pack
     for names, rebalance_timeout, session_timeout, subscription, assignment in members:
@@ -277,7 +278,7 @@ def _string(text: str) -> bytes:
 
 
 def decode_group(data: bytes) -> GroupMetadata:
-    """CorruptRecord if the bytes are no group of versions 0 to 4."""
+    """Raises CorruptRecord if the bytes are not a group of versions 0 to 4."""
     return finish(decode_group_in_steps(data))
 
 
@@ -300,7 +301,7 @@ def decode_group_in_steps(data: bytes) -> Generator[None, None, GroupMetadata]:
             instance,
             client_id,
             client_host,
-            # Before version 1 both were one setting.
+            # Before version 1 both timeouts were one setting.
             session_timeout if rebalance_timeout == -1 else rebalance_timeout,
             session_timeout,
             reader.sized_bytes(),

@@ -1,16 +1,17 @@
-"""Bounds on what the shards of a node keep for its clients: groups, members and transactional ids.
+"""Bounds the memory that the shards of a node keep for clients: groups, members and transactional ids.
 
-All of them outlive the request that made them, and its bound on memory: members stay for their session, groups and
-transactional ids for days. So each kind has one bound for all shards. Kafka has no such bound and runs out of heap.
+All of them outlive the request that created them, and therefore the bound on the memory of requests. Members stay for their
+session, groups and transactional ids for days. So each kind has one bound for all shards. Kafka has no such bound and runs out
+of heap.
 
-Pure. Invariant: a shard that is dropped gives back what it kept.
+Pure. Invariant: a dropped shard releases the memory that it kept.
 """
 
 from __future__ import annotations
 
 
 class ShardMemory:
-    """The part of one shard."""
+    """The share of one shard."""
 
     def __init__(self, memory: KeptMemory) -> None:
         self._memory = memory
@@ -29,12 +30,12 @@ class ShardMemory:
 
 
 class KeptMemory:
-    """`used_bytes` is the sum over its shards, kept up to date because each request that may add to it is compared with it."""
+    """`used_bytes` is the sum over its shards, kept up to date because each request that may add to it checks it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
     def shard(self) -> ShardMemory:
-        """The part of one more shard. It counts as long as the shard holds it."""
+        """The share of another shard. It counts as long as the shard holds it."""
         return ShardMemory(self)

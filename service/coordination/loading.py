@@ -1,8 +1,8 @@
 """Loads a shard from its log, in slices of the event loop's time.
 
-Reading a record takes a few microseconds: a group of thousands of members is decoded when all records are read, member by
-member, and only from its newest one. Records at or above the high watermark may still be lost, by a failed disk or by
-the next leader: the shard hides it from its readers until it is committed.
+Reading a record takes only a few microseconds, because a group of thousands of members is decoded after all records are read,
+member by member, and only from its newest record. Records at or above the high watermark may still be lost, with a failed disk
+or under the next leader, so the shard hides them from its readers until they are committed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.replay import Marker, Replayed, replay
 from storage_tiers.turns import Turn
 
-#: Records between two looks at the clock, each of a few microseconds.
+#: Records between two checks of the clock; each takes a few microseconds.
 LOOK_EVERY = 16
 
 
 class LoadedLog(NamedTuple):
-    """`records` is how many were read. `through` is the shard's count of all records in the log, `committed` its count of those
-    known to be committed. `end` is the log's end offset. `outcome` has the shard's first decisions."""
+    """`records` is the number of records read. `through` is the shard's count of all records in the log, `committed` its count
+    of those known to be committed. `end` is the log's end offset. `outcome` has the shard's first decisions."""
 
     records: int
     committed: int
@@ -30,7 +30,7 @@ class LoadedLog(NamedTuple):
 
 
 async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> LoadedLog:
-    """All of the log into a new shard. LogError if it cannot be read."""
+    """Loads the whole log into a new shard. Raises LogError if the log cannot be read."""
     watermark = log.high_watermark
     records = committed = end = 0
     async for piece in log.read(turn.leave):  # a load that waits for the store delays no other load
@@ -51,7 +51,7 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
 
 
 async def _load_records(shard: Shard, records: Replayed, turn: Turn, watermark: int, now_ms: int) -> int:
-    """Returns how many of the records are committed."""
+    """Returns the number of committed records among these."""
     committed, producer_id = 0, records.producer_id
     rows = zip(records.offsets, records.keys, records.values, records.times, strict=True)
     for number, (offset, key, value, written_ms) in enumerate(rows, 1):

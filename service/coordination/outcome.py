@@ -1,6 +1,6 @@
 """The result of one event: records to write, and answers to send once they are committed.
 
-A waiter is an object that the shell passes in with a request and gets back with the answer; a shard only keeps it. A later
+A waiter is an object that the runtime passes in with a request and gets back with the answer; the shard only keeps it. A later
 answer, such as JoinGroup's, belongs to the outcome of the event that ends the wait.
 """
 
@@ -30,7 +30,7 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class CoordinatorNote(NamedTuple):
-    """Something for the node's log: a registered event (`storage_tiers.events`) and its fields."""
+    """An entry for the node's log: a registered event (`storage_tiers.events`) and its fields."""
 
     event: str
     fields: Mapping[str, NoteField]
@@ -55,14 +55,15 @@ class Outcome:
         self.records.append(_new_tuple(CoordinatorRecord, (key, value)))
 
     def replace(self, name: str, view: object) -> None:
-        """The next record changes `name`; readers see `view` until it is committed, nothing if that is None."""
+        """Says that the next record changes `name`. Readers see `view` until the record is committed, or nothing if it is
+        None."""
         self.views = (*self.views, (name, view, len(self.records)))
 
     def answer(self, waiter: object, answer: object) -> None:
         self.answers.append(_new_tuple(CoordinatorAnswer, (waiter, answer)))
 
     def add(self, later: Outcome) -> None:
-        """Adds the outcome of a later event, whose views are known already."""
+        """Adds the outcome of a later event, whose views are already counted."""
         self.records += later.records
         self.answers += later.answers
         self.notes += later.notes

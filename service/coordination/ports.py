@@ -1,4 +1,4 @@
-"""The two sides of the coordinators' runtime: the shards that it runs, and the logs that it keeps them in."""
+"""The interfaces that the coordinators' runtime uses: the shards that it runs, and the logs that store them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shard(Protocol):
     written: int
 
     def bound(self, max_batch_bytes: int) -> None:
-        """Decisions from now on make no record that a batch of so many bytes cannot hold."""
+        """Limits all later decisions to records that fit a batch of this size."""
 
     def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
     def may_write(self, event: Any) -> bool: ...
@@ -34,8 +34,8 @@ class Shard(Protocol):
 
 
 class WriteSettings(NamedTuple):
-    """How a log is written: the codec of its batches, and the time in ms that an answer waits for its records to be committed
-    (None: no bound)."""
+    """How a log is written: the codec of its batches, and the time in ms for which an answer waits until its records are
+    committed (None: no bound)."""
 
     codec: Codec = Codec.NONE
     timeout_ms: int | None = None
@@ -45,14 +45,14 @@ PLAIN = WriteSettings()
 
 
 class CoordinatorLog(Protocol):
-    """The partition that a shard is kept in, led by this node."""
+    """The partition that stores a shard, led by this node."""
 
     @property
     def writing(self) -> WriteSettings: ...
 
     @property
     def max_batch_bytes(self) -> int:
-        """Bytes that a batch may have."""
+        """Most bytes of a batch."""
 
     @property
     def no_room(self) -> LogError | None:
@@ -60,18 +60,19 @@ class CoordinatorLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which all is committed."""
+        """The offset below which everything is committed."""
 
     def append(self, batch: bytes) -> Appended:
-        """LogError if nothing was written."""
+        """Appends a batch. Raises LogError if nothing was written."""
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
-        """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
+        """Raises InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
 
     def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
-        """All of the log in pieces of whole batches, up to the high watermark if it takes no more records: what lies above that
-        may never be committed. `before_wait` is called before it waits for the store. LogError if it cannot be read."""
+        """The whole log in pieces of whole batches. If the log takes no more records, ends at the high watermark, because
+        records above it may never be committed. `before_wait` is called before each wait for the store. Raises LogError if the
+        log cannot be read."""
 
     def until_committed(self, end: int) -> asyncio.Future[None] | None:
-        """Done once all below `end` is committed, with a LogError if that may not happen; None if it is. LogError if the log
-        takes no more records."""
+        """A future that is done once everything below `end` is committed, or fails with a LogError if that may not happen. None
+        if it is committed already. Raises LogError if the log takes no more records."""

@@ -1,4 +1,4 @@
-"""Packs a coordinator's records into batches: as many as fit, and the records of a transaction in one of their own. Pure."""
+"""Packs a coordinator's records into batches, each with as many as fit, or with the records of one transaction. Pure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from storage_tiers.records.codecs import Codec
 from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter, encode_plain_batch
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Bytes of a batch besides its records, and at most of a record besides its key and value.
+#: Bytes of a batch without its records, and most bytes of a record without its key and value.
 _BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
 
 
-#: Bytes of a batch that gzip still compresses, in a millisecond or so: it runs on the event loop. The other codecs are ten
-#: times as fast.
+#: Most bytes of a batch that gzip compresses, in about a millisecond, because it runs on the event loop. The other codecs are
+#: ten times as fast.
 MOST_GZIP_BYTES = 32 << 10
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
 _UNCOMPRESSED = Codec.NONE
 
 
 def record_bytes(key_bytes: int, value_bytes: int) -> int:
-    """Bytes, at most, of a batch of one record."""
+    """Most bytes of a batch of one record."""
     return _BATCH_OVERHEAD + _RECORD_OVERHEAD + key_bytes + value_bytes
 
 
 def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
-    """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
+    """Divides the records into consecutive lists that fit one batch each. A record alone in its batch may be too large; the log
+    refuses it."""
     batches: list[list[CoordinatorRecord]] = []
     room = 0
     for record in records:
@@ -43,7 +44,7 @@ def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[Co
 def encode_batch(
     records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None, codec: Codec = Codec.NONE
 ) -> bytes:
-    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given. The batch fits
+    """One batch of these records, written at `unix_ms`, in the producer's transaction if a producer is given. The batch fits
     uncompressed, so it stays uncompressed if compression would enlarge it. Gzip is not used above MOST_GZIP_BYTES."""
     if producer is None:
         plain = encode_plain_batch(records, unix_ms, 0, NO_PRODUCER_ID, -1)

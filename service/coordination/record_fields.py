@@ -1,11 +1,11 @@
 """Reads and writes the fields of coordinator records, in the encodings of Kafka's message definitions.
 
-A key or value begins with an int16: of a key the type of the record, of a value the version. Versions marked flexible use
-compact lengths (an unsigned varint of length + 1, 0 for null) and end each struct with tagged fields (KIP-482). `kio` has no
-schemas for these messages.
+A key begins with the type of the record, a value with its version, as an int16. Versions marked flexible use compact lengths
+(an unsigned varint of length + 1, 0 for null) and end each struct with tagged fields (KIP-482). `kio` has no schemas for these
+messages.
 
-Invariants: a reader raises CorruptRecord, and nothing else, for bytes that are not what it is asked to read; it reads nothing
-beyond them.
+Invariants: for bytes that do not encode the expected fields, a reader raises CorruptRecord and nothing else. It reads nothing
+beyond the bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f">{code}") for code in "bhiq")
 #: Bytes of the longest unsigned varint of 32 bits.
 _MAX_VARINT_BYTES = 5
-#: Longest string in a version that is not flexible: its length is an int16.
+#: Longest string in a version that is not flexible, where its length is an int16.
 MAX_STRING_BYTES = (1 << 15) - 1
 
 
@@ -30,7 +30,7 @@ def too_long(size: int) -> ValueError:
 
 
 def finish(steps: Generator[None, None, Item]) -> Item:
-    """The result of steps that are all taken at once."""
+    """Takes all steps at once and returns their result."""
     while True:
         try:
             next(steps)
@@ -48,7 +48,7 @@ class FieldReader:
         self._data = data
         self._at = 0
         self._what = what
-        #: Whether lengths are compact and structs end with tagged fields; set once the version is known.
+        #: Whether lengths are compact and structs end with tagged fields. Set once the version is known.
         self.flexible = False
 
     def int8(self) -> int:
@@ -120,13 +120,13 @@ class FieldReader:
         count = self._compact_length() if self.flexible else self.int32()
         if count == -1:
             return None
-        # Every item has at least a byte: a wrong count must not make the loop long.
+        # Every item has at least one byte, so a wrong count cannot make the loop long.
         if not 0 <= count <= len(self._data) - self._at:
             raise self._corrupt(f"an array has {count} items")
         return count
 
     def tagged(self) -> Mapping[int, bytes]:
-        """The tagged fields at the end of a struct, by tag; empty in versions without."""
+        """The tagged fields at the end of a struct, by tag; empty in versions without them."""
         if not self.flexible:
             return {}
         fields = {}
@@ -136,7 +136,7 @@ class FieldReader:
         return fields
 
     def end(self) -> None:
-        """CorruptRecord if bytes follow."""
+        """Raises CorruptRecord if bytes follow."""
         if self._at != len(self._data):
             raise self._corrupt(f"{len(self._data) - self._at} bytes follow its fields")
 
@@ -174,7 +174,8 @@ class FieldReader:
 
 
 class FieldWriter:
-    """Writes one key or value; `data` is what has been written. ValueError for a field that its encoding cannot hold."""
+    """Writes one key or value; `data` has the bytes written so far. Raises ValueError for a field that its encoding cannot
+    hold."""
 
     __slots__ = ("data", "flexible")
 
@@ -216,14 +217,14 @@ class FieldWriter:
         self.data += content
 
     def count(self, items: int | None) -> None:
-        """The length of an array, None for null; its items follow."""
+        """Writes the length of an array, or null for None. Its items follow."""
         if self.flexible:
             self._unsigned_varint(0 if items is None else items + 1)
         else:
             self.data += _INT32.pack(-1 if items is None else items)
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
-        """The tagged fields that end a struct, by tag; nothing in versions without."""
+        """Writes the tagged fields that end a struct, by tag. Writes nothing in versions without them."""
         if not self.flexible:
             return
         self._unsigned_varint(len(fields))

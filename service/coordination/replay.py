@@ -1,8 +1,8 @@
-"""Reads a coordinator's log in order: records by the hundred, and the markers between them.
+"""Reads a coordinator's log in order: records in groups of hundreds, and the markers between them.
 
-Pure. A coordinator may have millions of records to load, so the native column decoder reads them; a Python object is made for
-a key and a value only. Invariants: every batch's CRC is checked before its records are returned; the records of one `Replayed`
-belong to one producer's transaction, or to none.
+Pure. A coordinator may have millions of records to load, so the native column decoder reads them, and Python objects are made
+only for keys and values. Invariants: every batch's CRC is checked before its records are returned; the records of one
+`Replayed` belong to one producer's transaction, or to none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_tiers.records.columns import WANTED, BytesBuffers, ColumnBatch, Col
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Records that are decoded at once.
+#: Most records that are decoded at once.
 RECORDS_AT_ONCE = 128
 _COLUMNS = WANTED["offset"] | WANTED["timestamp"] | WANTED["key"] | WANTED["value"]
 
@@ -42,8 +42,8 @@ class Replayed(NamedTuple):
 
 
 def replay(piece: bytes) -> Iterator[Marker | Replayed]:
-    """Yields the records and markers of the whole batches of `piece`. CorruptRecord, UnsupportedMessageFormat,
-    UnsupportedCompression, also where a record has no key."""
+    """Yields the records and markers of the whole batches of `piece`. Raises CorruptRecord (also for a record without a key),
+    UnsupportedMessageFormat or UnsupportedCompression."""
     view = memoryview(piece)
     start, end, producer_id = 0, 0, NO_PRODUCER_ID
     for position, header in headers(view):

@@ -1,15 +1,15 @@
-"""Runs coordinator shards on the event loop: each holds the state of one partition of an internal topic that this node leads.
+"""Runs coordinator shards on the event loop. Each has the state of one partition of an internal topic that this node leads.
 
-A shard decides; this module writes its decisions. Records of several requests of one turn make one batch, or more if they do
-not fit. Records of a request that comes alone are written at once (`turn_writes.py`), and each commit in a transaction is a
-batch of its own. An answer is released once every record written before it is committed, so no answer contains a decision that
-a crash could undo. While nothing is being written, answers leave at once.
+A shard decides, and this module writes its decisions. Records of several requests of one turn form one batch, or more if they
+do not fit. Records of a single request are written at once (`turn_writes.py`), and each commit in a transaction has its own
+batch. An answer is released once every record written before it is committed, so no answer contains a decision that a crash
+could undo. While no record is pending, answers are released at once.
 
-`shard_state.py` has the life of a shard. When it is dropped or closed, every waiting request ends.
+`shard_state.py` has the lifecycle of a shard. When it is dropped or closed, every waiting request fails.
 
 Invariants: requests of a group or a transactional id are decided in the order of their arrival, except that heartbeats may pass
 waiting requests. A shard whose write failed makes no further decision. Loading takes at most SLICE_S of a turn. Not promised:
-that the decision of a failed request was not written; clients ask again.
+the decision of a failed request may have been written; clients retry.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: A tick that comes this late means that the process did not run. Requests that lie in the sockets come first then.
+#: A tick that is this late means that the process was paused. The requests in the sockets' buffers are then served first.
 PAUSED_MS = 1_000
-#: How long sockets are served after a pause before sessions may end.
+#: Milliseconds for which sockets are served after a pause before sessions may end.
 AFTER_PAUSE_MS = 500
 
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
@@ -84,7 +84,8 @@ class ShardHost(Generic[State]):
         writes: TurnWrites,
         after: Callable[[ShardHost[State]], None] | None = None,
     ) -> None:
-        """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
+        """`after` is called whenever the shard is loaded or some of its records are committed. It must not call `ask`
+        directly."""
         self.partition = partition
         self._enter(ShardState.LOADING, _loading(partition))
         #: Duration of the last completed load; None before it.
@@ -94,7 +95,7 @@ class ShardHost(Generic[State]):
         self._clock = clock
         self._scheduler = scheduler
         self._backoff = backoff
-        #: Writes in a row that failed.
+        #: The back-off of loads after consecutive failed writes.
         self._drops = backoff()
         self._gathering = GatheredWrites(writes, self._flush)
         self._after = after
@@ -115,7 +116,7 @@ class ShardHost(Generic[State]):
 
     def _begin(self, shard: State) -> None:
         self._shard = shard
-        #: The bound that the shard knows.
+        #: The bound last passed to the shard.
         self._max_batch_bytes = 0
         #: Records of this turn.
         self._records: list[CoordinatorRecord] = []
@@ -131,7 +132,7 @@ class ShardHost(Generic[State]):
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def ask(self, event: object, caller: Caller, producer: ProducerIdAndEpoch | None = None) -> asyncio.Future[Any]:
-        """Decides `event` and returns its answer once it may be known. CoordinatorLoading, CoordinatorNotAvailable or
+        """Decides `event`. The future has the answer once it may be released. CoordinatorLoading, CoordinatorNotAvailable or
         NotCoordinator, raised or in the future, if it was not decided or may not have been written."""
         if self.state is not _ACTIVE:
             self._check()
@@ -144,8 +145,8 @@ class ShardHost(Generic[State]):
         waiter: asyncio.Future[Any] = self._loop.create_future()
         outcome = self._decided(self._shard.handle, event, caller, waiter, self._clock.steady_ms())
         if len(outcome.answers) != 1 or outcome.answers[0].waiter is not waiter:
-            # The request waits for others. One that waits only for its record is in `_answers`: a callback would cost a call of
-            # the loop with each commit.
+            # The request waits for others. A request that waits only for its record is in `_answers`, because a callback would
+            # cost a call of the loop for each commit.
             self._waiting.add(waiter)
             waiter.add_done_callback(self._waiting.discard)
         self._take(outcome, producer)
@@ -164,7 +165,8 @@ class ShardHost(Generic[State]):
         self._take(self._decided(lambda: decide(self._shard, self._clock.steady_ms())))
 
     def settled(self) -> asyncio.Future[None]:
-        """Done once all that was decided so far is committed; a LogError if it may not have been written. Raises as `ask`."""
+        """Done once all decisions so far are committed. Fails with LogError if they may not have been written. Raises as
+        `ask`."""
         self._check()
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(waiter)
@@ -175,7 +177,7 @@ class ShardHost(Generic[State]):
         return waiter
 
     async def is_settled(self, shard: State) -> bool:
-        """Whether all that was decided so far is committed, by `shard`: one that was loaded again meanwhile may lack it."""
+        """Whether all decisions so far are committed, by `shard` itself: a shard that was reloaded meanwhile may lack them."""
         try:
             await self.settled()
             return self.look(lambda now: now) is shard
@@ -183,8 +185,8 @@ class ShardHost(Generic[State]):
             return False
 
     def end_transaction(self, append: Callable[[], Appended], producer_id: int, *, commit: bool) -> Appended:
-        """Writes a marker with `append` into the shard's partition, behind everything that was decided before, and ends the
-        producer's transaction in the shard. LogError if nothing was written."""
+        """Writes a marker with `append` into the shard's partition, after all earlier decisions, and ends the producer's
+        transaction in the shard. Raises LogError if nothing was written."""
         self._check()
         self._write()
         self._check()
@@ -194,8 +196,8 @@ class ShardHost(Generic[State]):
         return appended
 
     def _decided(self, decide: Callable[..., Outcome], *arguments: object) -> Outcome:
-        """Calls `decide`. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
-        request harms neither other groups nor background work. CoordinatorNotAvailable then."""
+        """Calls `decide`. A defect may leave half a decision behind, so the shard is dropped and reloaded, and one request
+        harms neither other groups nor background work. Raises CoordinatorNotAvailable in that case."""
         most = self._log.max_batch_bytes
         if most != self._max_batch_bytes:
             self._max_batch_bytes = most
@@ -209,7 +211,7 @@ class ShardHost(Generic[State]):
 
     def _broken(self, defect: Exception) -> CoordinatorNotAvailable:
         events.error(log, "coordinator.defect", partition=self.partition, defect=defect)
-        error = CoordinatorNotAvailable(f"{self.partition}: the coordinator failed, and is loaded again; retry")
+        error = CoordinatorNotAvailable(f"{self.partition}: the coordinator failed and is being reloaded; retry")
         self._fail(error)
         return error
 
@@ -228,7 +230,7 @@ class ShardHost(Generic[State]):
             for waiter, answer in outcome.answers:
                 self._answers.append((written, waiter, answer))
             if outcome.answers and not self._records and not self._timeout.covers(written):
-                # These answers have no record of their own, and the batch that they wait for is already overdue.
+                # These answers have no record, and the batch that they wait for is already overdue.
                 self._timeout.appended(written)
         else:
             self._release.answers(outcome.answers)
@@ -243,7 +245,7 @@ class ShardHost(Generic[State]):
             self._write()
 
     def _write(self, producer: ProducerIdAndEpoch | None = None) -> None:
-        """Appends what was decided. If that fails, also by a defect, the shard decides nothing more: it is loaded again."""
+        """Appends the decisions. If that fails, even by a defect, the shard makes no further decision and is reloaded."""
         try:
             self._append_all(producer)
         except Exception as defect:  # noqa: BLE001 - a defect of the shard's records
@@ -269,7 +271,8 @@ class ShardHost(Generic[State]):
         self._appended(appended.committed, through)
 
     def _appended(self, committed: asyncio.Future[None] | None, through: int) -> None:
-        """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
+        """Called when the shard's first `through` records are in the log. They are committed when the future is done, or
+        already if it is None."""
         if committed is not None or self._uncommitted.batches:
             self._timeout.appended(through)
         self._uncommitted.add(through, committed)
@@ -286,21 +289,21 @@ class ShardHost(Generic[State]):
             self._after(self)
 
     def _answers_to(self, through: int) -> list[tuple[object, object]]:
-        """Takes out the answers that wait for no record beyond the shard's first `through`."""
+        """Removes and returns the answers that wait for no record beyond the shard's first `through`."""
         answers = []
         while self._answers and self._answers[0][0] <= through:
             answers.append(self._answers.popleft()[1:])
         return answers
 
     def _overdue(self, through: int) -> None:
-        """These records are in the log, and not committed in time. They may be later: the shard continues."""
+        """Called when records in the log are not committed in time. They may be committed later, so the shard continues."""
         why = f"{self.partition}: the change is not committed after {self._log.writing.timeout_ms} ms; retry"
         late = [(waiter, FailedRequest(CoordinatorNotAvailable(why))) for waiter, _ in self._answers_to(through)]
         self._release.answers(late)
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _arm(self) -> None:
-        """Plans the next tick, no earlier than the end of a pause's grace."""
+        """Schedules the next tick, no earlier than the end of the grace period after a pause."""
         due_ms = self._shard.next_deadline_ms()
         if due_ms is None or (self._timer is not None and self._planned_ms <= due_ms):
             return
@@ -312,7 +315,7 @@ class ShardHost(Generic[State]):
         self._timer = self._loop.call_at(at_s, self._fired, now_ms + int((at_s - now_s) * 1000))
 
     def _fired(self, planned_ms: int) -> None:
-        """Queues the tick, because all shards of a node may have timers that are due now."""
+        """Queues the tick, because timers of all the node's shards may be due now."""
         self._scheduler.soon(partial(self._tick, self._timer, planned_ms))
 
     def _tick(self, timer: asyncio.TimerHandle | None, planned_ms: int) -> None:
@@ -323,8 +326,8 @@ class ShardHost(Generic[State]):
             return
         now_ms = self._clock.steady_ms()
         if now_ms - planned_ms > PAUSED_MS or self._log.no_room is not None:
-            # The process did not run: heartbeats that came meanwhile lie in the sockets and are served first. Or what would
-            # be decided cannot be written: no session ends before there is room.
+            # Either the process was paused, and the heartbeats that arrived meanwhile must be served first. Or decisions cannot
+            # be written, and no session may end before there is room.
             self._resumes_s = self._loop.time() + AFTER_PAUSE_MS / 1000
             self._arm()
             return
@@ -338,7 +341,7 @@ class ShardHost(Generic[State]):
 
     # --- loading and ending -------------------------------------------------------------------------------------------
     async def _load(self, pause_s: float = 0.0) -> None:
-        """After a pause: a disk that refuses every write would have the whole log read at every request."""
+        """Loads the shard after a pause. Without it, a disk that refuses every write would cause a load at every request."""
         if pause_s:
             await self._clock.sleep(pause_s)
         backoff = self._backoff()
@@ -346,7 +349,7 @@ class ShardHost(Generic[State]):
             try:
                 await self._load_once()
             except LeaderNotAvailable:
-                # The partition is first compared with the store. That is no failure: clients wait as during a load.
+                # The partition is first compared with the store. This is not a failure; clients wait as during a load.
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
             except Exception as error:  # noqa: BLE001 - also by a defect it is tried again, and says so
@@ -375,7 +378,7 @@ class ShardHost(Generic[State]):
             self._after(self)
 
     def _fail(self, error: LogError) -> None:
-        """A record could not be written: the shard is ahead of its log, and is loaded again."""
+        """Reloads the shard after a record could not be written, because the shard is ahead of its log."""
         events.warning(log, "coordinator.dropped", partition=self.partition, error=error)
         self._apply(ShardEvent.DROPPED, _loading(self.partition))
         self._end(_as_coordinator_error(self.partition, error))
@@ -395,7 +398,7 @@ class ShardHost(Generic[State]):
         self._release.answers([(waiter, FailedRequest(error)) for waiter in waiting])
 
     async def close(self, error: LogError) -> None:
-        """This node no longer coordinates the shard: waiting and later requests get the error."""
+        """Ends the shard because this node no longer coordinates it. Waiting and later requests get the error."""
         self._apply(ShardEvent.CLOSED, error)
         self._end(error)
         self._loading.cancel()
@@ -431,7 +434,7 @@ class CoordinatorRuntime(Generic[State]):
         return self._hosts
 
     def gained(self, partition: int, log: CoordinatorLog) -> None:
-        """This node leads the partition: its shard is loaded."""
+        """Loads the shard of a partition that this node now leads."""
         self.lost(partition)
         self._hosts[partition] = ShardHost(
             TopicPartition(self._topic, partition),
@@ -445,7 +448,7 @@ class CoordinatorRuntime(Generic[State]):
         )
 
     def lost(self, partition: int) -> None:
-        """This node no longer leads the partition."""
+        """Closes the shard of a partition that this node no longer leads."""
         host = self._hosts.pop(partition, None)
         if host is not None:
             task = asyncio.get_running_loop().create_task(host.close(self._not_coordinator(partition)))
@@ -453,7 +456,7 @@ class CoordinatorRuntime(Generic[State]):
             task.add_done_callback(self._closing.discard)
 
     def host(self, partition: int) -> ShardHost[State]:
-        """NotCoordinator if another node coordinates it."""
+        """The partition's host. Raises NotCoordinator if another node coordinates it."""
         host = self._hosts.get(partition)
         if host is None:
             raise self._not_coordinator(partition)
@@ -470,12 +473,12 @@ class CoordinatorRuntime(Generic[State]):
 
 
 def partition_of(name: str, partitions: int) -> int:
-    """The partition that keeps a group or a transactional id: the absolute value of Java's `String.hashCode`, modulo the
+    """The partition that stores a group or a transactional id: the absolute value of Java's `String.hashCode`, modulo the
     number of partitions, as in every version of Kafka."""
     return hash_code(name) % partitions if len(name) > LONGEST_KEPT_NAME else _kept_hash_code(name) % partitions
 
 
-#: Names whose hash codes are kept, and the characters that a kept one has at most: a busy group is asked for with each commit.
+#: Most names whose hash codes are cached, and the most characters of a cached name. A busy group is looked up at each commit.
 KEPT_NAMES, LONGEST_KEPT_NAME = 10_000, 100
 _kept_hash_code = lru_cache(KEPT_NAMES)(hash_code)
 

@@ -1,11 +1,11 @@
-"""The life of a coordinator's shard on this node: its states, and the events that end them.
+"""The lifecycle of a coordinator's shard on this node: its states, and the events that end them.
 
     loading ◀──▶ active        every state ──▶ closed
       │            ▲
       ▼            │
     unreadable ────┘
 
-After a failed write or a defect, a shard is dropped and loaded again. While its partition cannot be read, loading is retried.
+After a failed write or a defect, a shard is dropped and reloaded. While its partition cannot be read, the load is retried.
 
 Pure. Invariants: only an active shard decides; closed is the last state. `TRANSITIONS` has every pair of a state and an event:
 an unexpected event is a defect (`UnexpectedShardEvent`) and changes nothing.
@@ -20,10 +20,10 @@ from enum import Enum
 class ShardState(Enum):
     """The states; `ACTIVE` alone serves requests."""
 
-    #: Its log is read; clients ask again.
+    #: Its log is being read; clients retry.
     LOADING = "loading"
     ACTIVE = "active"
-    #: Its partition cannot be read; it is tried again. Clients look for another coordinator.
+    #: Its partition cannot be read, and the load is retried. Clients look for another coordinator.
     UNREADABLE = "unreadable"
     #: The node no longer leads the partition.
     CLOSED = "closed"
@@ -34,9 +34,9 @@ class ShardEvent(Enum):
 
     #: All of its log is read.
     LOADED = "is loaded"
-    #: Its log cannot be read, or not understood.
+    #: Its log cannot be read or decoded.
     LOAD_FAILED = "cannot be loaded"
-    #: Its state may differ from its log: a write failed, or a decision raised halfway.
+    #: Its state may differ from its log, because a write failed or a decision raised an exception.
     DROPPED = "is dropped"
     #: The node no longer leads the partition, or stops.
     CLOSED = "is closed"
@@ -76,7 +76,7 @@ TRANSITIONS: Mapping[ShardState, Mapping[ShardEvent, ShardState | None]] = {
 
 
 def state_after(state: ShardState, event: ShardEvent) -> ShardState:
-    """UnexpectedShardEvent where `TRANSITIONS` has none."""
+    """The next state. Raises UnexpectedShardEvent if `TRANSITIONS` has none."""
     following = TRANSITIONS[state][event]
     if following is None:
         raise UnexpectedShardEvent(f"a shard that is {state.value} {event.value}")

@@ -46,9 +46,9 @@ class TopicPartitions(NamedTuple):
 class TransactionValue(NamedTuple):
     """The state of one transactional id. Times are in ms since 1970, `start_timestamp` -1 before its first transaction.
 
-    `partitions` is None before the first transaction. `previous_producer_id` is the one of the transaction before, where the
-    epochs of an id are used up; `next_producer_id` and `next_producer_epoch` are what the producer gets when this transaction
-    completes (KIP-890); all three are -1 if unused. `client_version` is the client's `transaction.version`."""
+    `partitions` is None before the first transaction. `previous_producer_id` is that of the previous transaction, if the epochs
+    of its id are used up. `next_producer_id` and `next_producer_epoch` are those that the producer gets when this transaction
+    completes (KIP-890). All three are -1 if unused. `client_version` is the client's `transaction.version`."""
 
     producer_id: int
     producer_epoch: int
@@ -64,15 +64,15 @@ class TransactionValue(NamedTuple):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """ValueError if the id is longer than 32,767 bytes."""
+    """Raises ValueError if the id is longer than 32,767 bytes."""
     writer = FieldWriter(_KEY)
     writer.string(transactional_id)
     return bytes(writer.data)
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None for a record of another type, as a newer release may have left. CorruptRecord if the bytes are
-    no key."""
+    """The transactional id; None for a record of another type, which a newer release may have written. Raises CorruptRecord if
+    the bytes are not a key."""
     reader = FieldReader(data, "the key of a transaction's record")
     if reader.int16() != _KEY:
         return None
@@ -112,7 +112,7 @@ def encode_value(value: TransactionValue) -> bytes:
 
 
 def decode_value(data: bytes) -> TransactionValue:
-    """CorruptRecord if the bytes are no transaction of version 0 or 1, or its state is none of Kafka's."""
+    """Raises CorruptRecord if the bytes are not a transaction of version 0 or 1, or its state is not one of Kafka's."""
     return finish(decode_value_in_steps(data))
 
 

@@ -1,9 +1,9 @@
 """Writes the decisions of all shards at the end of a turn (`grpc_api.contract.node.CallerTurns`).
 
-A caller that works through many requests says where its turn begins and ends: its records are written at the end, and most
-answers are known then, without a call of the loop for each. For other callers the turn is the event loop's. Invariant: each
-write added in a turn is called once, at its end, in the order of adding; a defect of one write prevents no other. This module
-does not bound the writes of a turn: the caller bounds the requests of a turn.
+A caller that processes many requests marks where its turn begins and ends. The records are written at the end, and most answers
+are known then, without a call of the loop for each. For other callers the turn is the event loop's. Invariant: each write added
+in a turn is called once, at the turn's end, in the order of adding; a defect of one write prevents no other. This module does
+not bound the writes of a turn, because the caller bounds the requests of a turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class TurnWrites:
-    """The writes of one node. `add` outside of a caller's turn has them called in the event loop's next one."""
+    """The writes of one node. Writes that are added outside a caller's turn are called in the event loop's next turn."""
 
     def __init__(self) -> None:
         self._due: list[Callable[[], None]] = []
@@ -52,8 +52,8 @@ class TurnWrites:
 
 
 class GatheredWrites:
-    """Decides when one shard writes what it decides in callers' turns. It does not gather in turns that bring it one
-    request, because waiting for the turn's end costs half as much as a batch of its own."""
+    """Decides when one shard writes its decisions in callers' turns. It does not gather in turns with a single request for the
+    shard, because waiting for the turn's end costs half as much as an extra batch."""
 
     __slots__ = ("_gathered", "_gathers", "_is_planned", "_turns", "_write", "_wrote_in")
 
@@ -61,14 +61,14 @@ class GatheredWrites:
         self._turns = turns
         self._write = write
         self._is_planned = False
-        #: Whether the next record waits for its turn's end; the requests of this turn, if it does.
+        #: Whether the next record waits for the end of its turn, and the number of requests in this turn if it does.
         self._gathers = False
         self._gathered = 0
         #: The last turn in which a record was written at once.
         self._wrote_in = -1
 
     def decided(self) -> None:
-        """There is something to write: it is written before this returns, or at the end of the turn."""
+        """Called when there is something to write. Writes it before this returns, or at the end of the turn."""
         turn = self._turns.turn
         if self._is_planned:
             self._gathered += 1

@@ -1,8 +1,8 @@
 """The batches of a shard that are in its log and not committed yet.
 
-After a stalled disk or a load, tens of thousands of records may become committed at once: they are reported a few at a time,
+After a stalled disk or a load, tens of thousands of records may become committed at once. They are reported a few at a time,
 for at most SLICE_S of a turn of the loop. Invariants: `committed` is called with rising counts, each the number of the shard's
-first records that are committed; nothing is reported behind a batch that failed.
+first records that are committed. Nothing is reported after a batch that failed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from storage_tiers.errors import LogError
 from storage_tiers.turns import SLICE_S, TurnScheduler
 
-#: Records that are reported between two looks at the clock, each in a microsecond or less.
+#: Records that are reported between two checks of the clock, each in a microsecond or less.
 COMMITTED_AT_ONCE = 500
 
 
@@ -29,14 +29,14 @@ class UncommittedBatches:
         committed: Callable[[int], None],
         failed: Callable[[LogError], None],
     ) -> None:
-        """`failed` gets the error of the first batch that cannot be committed; it calls `begin_at`."""
+        """`failed` receives the error of the first batch that cannot be committed. It must call `begin_at`."""
         self._loop = loop
         self._scheduler = scheduler
         self._committed = committed
         self._failed = failed
         #: The shard's `written` after each batch. It stays the same deque.
         self.batches: deque[tuple[int, asyncio.Future[None]]] = deque()
-        #: How many of the shard's records were reported.
+        #: The number of the shard's records that were reported.
         self._reported = 0
         self._is_planned = False
 
@@ -46,7 +46,8 @@ class UncommittedBatches:
         self._reported = reported
 
     def add(self, through: int, committed: asyncio.Future[None] | None) -> None:
-        """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
+        """Adds a batch: the shard's first `through` records are in the log. They are committed when the future is done, or
+        already if it is None."""
         if committed is None and not self.batches and through <= self._reported + COMMITTED_AT_ONCE:
             self._report(through)
             return
@@ -65,8 +66,12 @@ class UncommittedBatches:
         until = self._scheduler.seconds() + SLICE_S
         while self.batches and self.batches[0][1].done():
             through, done = self.batches[0]
-            # A cancelled wait does not show whether its records are committed: the log is read again.
-            error = CoordinatorNotAvailable("the commit was given up") if done.cancelled() else done.exception()
+            # A cancelled wait does not show whether its records are committed, so the log is read again.
+            error = (
+                CoordinatorNotAvailable("the wait for the commit was cancelled")
+                if done.cancelled()
+                else done.exception()
+            )
             if error is not None:
                 self._failed(error if isinstance(error, LogError) else CoordinatorNotAvailable(str(error)))
                 return

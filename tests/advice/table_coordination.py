@@ -12,7 +12,7 @@ _RUNTIME = "tests/service/coordination/test_runtime.py::test_"
 
 COORDINATION_ROWS = (
     row(
-        "give each process a group.instance.id of its own",
+        "give each process its own group.instance.id",
         _ADVICE + "processes_with_instance_ids_of_their_own_are_all_members",
     ),
     row("the group id is empty; set group.id", _ADVICE + "a_member_that_sets_its_group_id_joins"),
@@ -38,11 +38,11 @@ COORDINATION_ROWS = (
         _ADVICE + "a_group_whose_record_did_not_fit_is_recorded_with_a_larger_bound_or_fewer_members",
     ),
     row(
-        "the commit makes a record of … bytes, and … fit; raise max.message.bytes",
+        "the commit makes a record of … bytes, more than …; raise max.message.bytes",
         _LARGE + "a_commit_that_no_record_holds_is_refused_as_a_whole",
     ),
     row(
-        "removing it, or an offset, takes a record of … bytes, and … fit; raise max.message.bytes",
+        "removing it, or an offset, takes a record of … bytes, more than …; raise max.message.bytes",
         _LARGE + "offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do",
     ),
     row(
@@ -51,11 +51,11 @@ COORDINATION_ROWS = (
         _LARGE + "a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises",
     ),
     row(
-        "lowering its offset of … takes a record of … bytes, and … fit; raise max.message.bytes",
+        "lowering its offset of … takes a record of … bytes, more than …; raise max.message.bytes",
         _LARGE + "an_offset_is_lowered_once_its_record_fits",
     ),
     row(
-        "completing its transaction takes a record of … bytes, and … fit; raise max.message.bytes",
+        "completing its transaction takes a record of … bytes, more than …; raise max.message.bytes",
         _LARGE + "a_decided_transaction_is_completed_once_its_record_fits",
         _LARGE + "a_completion_that_does_not_fit_is_logged_and_leaves_the_shard_as_it_is",
     ),

@@ -4,10 +4,10 @@
       ▲               │  ▲                      │                │
       └───────────────┘  └──────────────────────┴────────────────┘
 
-Pure. Holds no clock and decides nothing about time; `rebalancing.py` does. Rules as in Kafka 4.2.1's ClassicGroup.
+Pure. It has no clock and makes no decision about time; `rebalancing.py` does. Rules as in Kafka 4.2.1's ClassicGroup.
 
-Invariants: `TRANSITIONS` has every change of state; another one is a defect. The leader is a member, or there is none. The
-protocol of a generation is one that all its members support. A static member's instance id names exactly one member.
+Invariants: `TRANSITIONS` has every change of state; any other is a defect. The leader, if any, is a member. All members of a
+generation support its protocol. A static member's instance id names exactly one member.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from storage_tiers.errors import LogError
 
 
 class GroupState(Enum):
-    """By the names that ListGroups and DescribeGroups show."""
+    """The states, with the names that ListGroups and DescribeGroups show."""
 
     EMPTY = "Empty"
-    #: Waits until its members have joined again.
+    #: Waits until its members have rejoined.
     PREPARING_REBALANCE = "PreparingRebalance"
     #: Waits for the leader's assignment.
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -61,13 +61,13 @@ REBALANCES_FROM = frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COM
 
 
 class UnexpectedTransition(Exception):
-    """A change of state that cannot happen: a defect of the code that asks for it."""
+    """A change of state that cannot happen: a defect of the caller."""
 
 
 class Member:
     """One member. `protocols` are in its order of preference; `assignment` is the leader's for this generation. `join_waiter`
-    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` until it has received
-    its id."""
+    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` is True until it has
+    received its id."""
 
     __slots__ = (
         "assignment",
@@ -100,7 +100,7 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = client_id
         self.client_host = client_host
-        #: Both ids, the client's id and its host, encoded once: a group's record has those of thousands, and is written often.
+        #: Both ids, the client's id and its host, encoded once, since records of thousands of members are written often.
         self.names = encode_names(member_id, group_instance_id, client_id, client_host)
         self.protocols = tuple(protocols)
         self.session_timeout_ms = session_timeout_ms
@@ -109,7 +109,7 @@ class Member:
         self.is_new = False
         self.join_waiter: object | None = None
         self.sync_waiter: object | None = None
-        #: When the member is removed, in ms, unless it sends a heartbeat; its group sets it.
+        #: The time in ms at which the member is removed unless it sends a heartbeat; its group sets it.
         self.session: Timer | None = None
 
     def rename(self, member_id: str) -> None:
@@ -144,20 +144,20 @@ def subscription_of(protocols: Sequence[MemberProtocol], name: str) -> bytes:
 
 
 class Session(NamedTuple):
-    """The owner of the timer of a member, or of an id that awaits its member."""
+    """The owner of the timer of a member, or of an unused member id."""
 
     group: ClassicGroup
     member_id: str
 
 
 class JoinWait(NamedTuple):
-    """The owner of the timer that ends waiting for members to join."""
+    """The owner of the timer that ends the wait for members to join."""
 
     group: ClassicGroup
 
 
 class SyncWait(NamedTuple):
-    """The owner of the timer that ends waiting for members to ask for their assignment."""
+    """The owner of the timer that ends the wait for SyncGroup requests."""
 
     group: ClassicGroup
 
@@ -165,7 +165,7 @@ class SyncWait(NamedTuple):
 #: A member as readers see it: its ids, its client's id and host, its protocols and its assignment.
 MemberRow = tuple[str, str | None, str, str, tuple[MemberProtocol, ...], bytes]
 _MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_host", "protocols", "assignment")
-#: Makes a named tuple in half the time. A rebalance makes thousands.
+#: Makes a named tuple in half the time, because a rebalance makes thousands.
 _new_tuple = tuple.__new__
 
 
@@ -174,7 +174,7 @@ def member_rows(members: Iterable[Member]) -> list[MemberRow]:
 
 
 class GroupView(NamedTuple):
-    """A group as readers see it at one time. A group of thousands of members is copied in a fraction of a millisecond."""
+    """A group as readers see it at one time. The copy of a group of thousands of members takes a fraction of a millisecond."""
 
     state: GroupState
     protocol_type: str | None
@@ -202,8 +202,8 @@ class GroupView(NamedTuple):
 
 class ClassicGroup:
     """`members` is in the order of joining; `static` maps instance ids to member ids. `pending_joins` are ids given to members
-    that have not joined with them yet, `pending_syncs` members that have not asked for their assignment. `state_timestamp` is
-    the time in ms of the last change of state."""
+    that have not joined with them yet, `pending_syncs` members that have not sent SyncGroup. `state_timestamp` is the time in
+    ms of the last change of state."""
 
     __slots__ = (
         "assigned_bytes",
@@ -239,7 +239,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        #: Ordered: in a dict the search for the first member passes the slots of all earlier ones that have left.
+        #: Ordered, because a dict's search for the first member passes the slots of all members that have left.
         self.members: OrderedDict[str, Member] = OrderedDict()
         self.static: dict[str, str] = {}
         self.pending_joins: OrderedDict[str, Timer] = OrderedDict()
@@ -254,7 +254,7 @@ class ClassicGroup:
         self.recorded_bytes = 0
         #: Members that support each protocol.
         self.supported: Counter[str] = Counter()
-        #: The deadlines of waiting for members and of waiting for SyncGroups.
+        #: The deadlines of the waits for members and for SyncGroups.
         self.join, self.sync = Timer(JoinWait(self)), Timer(SyncWait(self))
         #: First rebalance only: whether a member joined since the last extension, and the time left for extensions.
         self.new_member_added = False
@@ -262,14 +262,14 @@ class ClassicGroup:
 
     # --- its state ----------------------------------------------------------------------------------------------------
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """UnexpectedTransition where `TRANSITIONS` has none."""
+        """Changes the state. Raises UnexpectedTransition if `TRANSITIONS` does not have the change."""
         if state not in TRANSITIONS[self.state]:
-            raise UnexpectedTransition(f"group {self.group_id}: {self.state.value} is not followed by {state.value}")
+            raise UnexpectedTransition(f"group {self.group_id}: no transition from {self.state.value} to {state.value}")
         self.previous_state, self.state, self.state_timestamp = self.state, state, now_ms
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of its members'."""
+        """The longest rebalance timeout of its members."""
         return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
 
     @property
@@ -277,7 +277,7 @@ class ClassicGroup:
         return self.joining == len(self.members) and not self.pending_joins
 
     def begin_generation(self, now_ms: int) -> None:
-        """The members that have joined are the next generation."""
+        """Makes the members that have joined the next generation."""
         self.generation += 1
         if self.members:
             self.protocol = self.selected_protocol()
@@ -297,7 +297,7 @@ class ClassicGroup:
         return timer
 
     def add(self, member: Member, protocol_type: str, waiter: object | None) -> None:
-        """A member that joins; the first one of an empty group sets its protocol type and leads it."""
+        """Adds a member that joins. The first member of an empty group sets its protocol type and leads it."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -310,7 +310,7 @@ class ClassicGroup:
         self.wait_for_join(member, waiter)
 
     def remove(self, member_id: str) -> Member | None:
-        """Removes a member that waits for nothing, or an unused member id."""
+        """Removes a member that has no waiting request, or an unused member id."""
         self.pop_pending(member_id)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -331,7 +331,7 @@ class ClassicGroup:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        """A member joins again, perhaps with other protocols and timeouts."""
+        """Updates a member that rejoins, perhaps with other protocols and timeouts."""
         self._count_protocols(member, -1)
         member.protocols = tuple(protocols)
         self._count_protocols(member, 1)
@@ -339,7 +339,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """A static member returns under a new id and keeps all else, leadership included. The old id is no longer a member."""
+        """Renames a static member that returns. All else stays, leadership included. The old id is no longer a member."""
         member = self.members.pop(old_id)
         before = member.kept_bytes
         member.rename(new_id)
@@ -354,7 +354,7 @@ class ClassicGroup:
         return member
 
     def wait_for_join(self, member: Member, waiter: object | None) -> object | None:
-        """Sets the waiter of the member's JoinGroup; None: it no longer waits. Returns the previous one."""
+        """Sets the waiter of the member's JoinGroup, or None to end the wait. Returns the previous waiter."""
         before = member.join_waiter
         member.join_waiter = waiter
         self.joining += (waiter is not None) - (before is not None)
@@ -379,7 +379,7 @@ class ClassicGroup:
         return answers
 
     def assign(self, assignments: Sequence[bytes]) -> None:
-        """Every member's assignment, in the order of `members`."""
+        """Sets every member's assignment, in the order of `members`."""
         for member, assignment in zip(self.members.values(), assignments, strict=True):
             member.assignment = assignment
         total = sum(map(len, assignments))
@@ -399,7 +399,7 @@ class ClassicGroup:
                 del supported[name]
 
     def elect_joined_leader(self) -> bool:
-        """Whether the leader has joined; if not, the first member that has leads instead."""
+        """If the leader has not joined, makes the first member that has joined the leader. False if no member has joined."""
         if self.leader is not None and self.members[self.leader].join_waiter is not None:
             return True
         for member in self.members.values():
@@ -409,7 +409,7 @@ class ClassicGroup:
         return False
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> LogError | None:
-        """Why the caller is not this member; None if it is. A static member is named by both ids (KIP-345)."""
+        """The error if the caller is not this member. A static member is named by both ids (KIP-345)."""
         if group_instance_id is None:
             if member_id in self.members:
                 return None
@@ -419,8 +419,8 @@ class ClassicGroup:
                 return None
             if known is not None:
                 return FencedInstanceId(
-                    f"group {self.group_id}: another member has joined as {group_instance_id!r} since; give each process a "
-                    "group.instance.id of its own"
+                    f"group {self.group_id}: another member has joined as {group_instance_id!r} since; give each process its "
+                    "own group.instance.id"
                 )
         return UnknownMemberId(f"group {self.group_id} has no member {member_id!r}; join again without a member id")
 
@@ -434,7 +434,7 @@ class ClassicGroup:
         )
 
     def selected_protocol(self) -> str:
-        """The one with the most votes among those that every member supports; in a tie, the earliest voted for."""
+        """The protocol with the most votes among those that every member supports; in a tie, the first that got a vote."""
         candidates = frozenset(name for name, members in self.supported.items() if members == len(self.members))
         if len(candidates) == 1:
             return next(iter(candidates))
@@ -467,7 +467,7 @@ class ClassicGroup:
         ]
 
     def view(self, rows: Sequence[MemberRow] | None = None) -> GroupView:
-        """The group as readers see it now; `rows` are its members' if they were made before."""
+        """The group as readers see it now. `rows` are its members' rows, if they are made already."""
         if rows is None:
             rows = member_rows(self.members.values())
         return GroupView(self.state, self.protocol_type, self.protocol, rows)

@@ -1,10 +1,10 @@
 """The requests of the classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the members' timeouts.
 
-Pure: requests, time in ms and a source of member ids in; records and answers out (`Outcome`). Answers, errors and the order of
-checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
+Pure: it turns requests, times in ms and a source of member ids into records and answers (`Outcome`). Answers, errors and order
+of checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
 
-Invariants: every request is answered once, at once or by the outcome of a later event. An issued member id is refused
-or admitted, never mistaken for another's. Not promised: that a client's death is noticed before its session ends.
+Invariants: every request is answered once, either at once or by the outcome of a later event. An issued member id is refused or
+admitted, never mistaken for another member's. Not promised: that a client's death is noticed before its session ends.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ if TYPE_CHECKING:
 _WELL = HeartbeatAnswer(None)
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
 _EMPTY, _PREPARING_REBALANCE = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
-#: Reasons of members that leave together, each once, that the node's log shows.
+#: Most different reasons that the node's log shows for members that leave together.
 REASONS_SHOWN = 10
-#: Protocols of one member: every rebalance counts every member's votes. Kafka has no bound; clients have two or three.
+#: Most protocols of one member, because every rebalance counts every member's votes. Kafka has no bound; clients have two or
+#: three.
 MAX_PROTOCOLS = 64
 
 
@@ -80,7 +81,7 @@ class ClassicGroups:
         self._read_only = MappingProxyType(self._groups)
         self._deadlines = deadlines
         self._rng = rng
-        #: Memory of members, which their shard counts, and of groups themselves.
+        #: The memory of members, which their shard counts, and the memory of the groups themselves.
         self.memory, self._own = memory.members.shard(), memory.groups.shard()
         self.rebalancing = Rebalancing(deadlines, settings, self.memory, counts)
 
@@ -107,7 +108,7 @@ class ClassicGroups:
                 outcome.answer(waiter, Joined(error, request.member_id))
                 return
             group = ClassicGroup(request.group, now_ms)
-            # So that the group's id is known after a crash, as in Kafka.
+            # As in Kafka, so that the group's id is known after a crash.
             if (too_large := self.rebalancing.write(group, outcome)) is not None:
                 outcome.answer(waiter, Joined(too_large, request.member_id))
                 return
@@ -135,22 +136,22 @@ class ClassicGroups:
             )
         if len(request.protocols) > MAX_PROTOCOLS:
             return InconsistentGroupProtocol(
-                f"group {request.group}: the member lists {len(request.protocols)} protocols, and a broker counts the votes "
-                f"for {MAX_PROTOCOLS}; set partition.assignment.strategy to fewer"
+                f"group {request.group}: the member lists {len(request.protocols)} protocols; a broker counts the votes "
+                f"for at most {MAX_PROTOCOLS}; set partition.assignment.strategy to fewer"
             )
         return None
 
     def _no_room(self, group: ClassicGroup, request: JoinGroup, caller: Caller) -> LogError | None:
-        """Why a member with this request's protocols and names cannot be kept."""
+        """The error if there is no memory for a member with this request's protocols and names."""
         member = group.members.get(group.static.get(request.group_instance_id or "", request.member_id))
         before = 0 if member is None else member.kept_bytes - len(member.assignment)
         instance = request.group_instance_id
-        # The id that it has, or the longest part of one it gets.
+        # The member's id, or the longest part of the id that it will get.
         named = request.member_id or instance or caller.client_id
         names = (named, instance, caller.client_id, caller.host)
         if not self.memory.has_room(kept_bytes(request.protocols, *names) - before):
             return CoordinatorNotAvailable(
-                f"group {group.group_id}: the members of this broker's groups use all of their memory; retry"
+                f"group {group.group_id}: the members of this broker's groups use all memory reserved for them; retry"
             )
         least = min((len(each.metadata) for each in request.protocols), default=0)
         most = self.rebalancing.settings.max_record_bytes
@@ -167,7 +168,7 @@ class ClassicGroups:
         if group.state is GroupState.EMPTY:
             return True
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Counts the waiting members, not all: after `group.max.size` was lowered the first members to rejoin stay.
+            # Only waiting members count, so that after `group.max.size` was lowered the first members to rejoin stay.
             return (member is not None and member.join_waiter is not None) or group.joining < most
         return member is not None or len(group.members) < most
 
@@ -210,7 +211,7 @@ class ClassicGroups:
             return
         member = group.members[member_id]
         is_same = member.protocols == tuple(request.protocols)
-        # A leader of a stable group that joins wants a rebalance; any other member that changes nothing has lost an answer.
+        # A leader of a stable group that joins requests a rebalance. Any other member that changes nothing has lost an answer.
         if is_same and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and group.leader != member_id)
@@ -246,7 +247,7 @@ class ClassicGroups:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, waiter)
-        # It cannot send heartbeats: it learns its id with the answer.
+        # The member cannot send heartbeats yet, since it learns its id with the answer.
         self.rebalancing.expect(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
         reason = f"member {member_id} joined: {request.reason or 'no reason given'}"
         self.rebalancing.members_changed(group, reason, now_ms, outcome)
@@ -268,7 +269,7 @@ class ClassicGroups:
     def _return_static(
         self, group: ClassicGroup, request: JoinGroup, new_id: str, waiter: object, now_ms: int, outcome: Outcome
     ) -> None:
-        """A static member is back under a new id: it takes the old one's place, without a rebalance if nothing else changes."""
+        """A static member returns under a new id, which replaces the old one. There is no rebalance if nothing else changes."""
         old_id = group.static[str(request.group_instance_id)]
         member, old_leader = group.members[old_id], group.leader
         too_large = self._too_large_for_return(group, member, request)
@@ -277,8 +278,8 @@ class ClassicGroups:
             outcome.answer(waiter, Joined(too_large, UNKNOWN_MEMBER))
             return
         fenced = FencedInstanceId(
-            f"group {group.group_id}: another member has joined as {request.group_instance_id!r} since; give each process a "
-            "group.instance.id of its own"
+            f"group {group.group_id}: another member has joined as {request.group_instance_id!r} since; give each process its "
+            "own group.instance.id"
         )
         before = group.view() if group.state is GroupState.STABLE else None
         self.rebalancing.end_waits(group, member, outcome, fenced)
@@ -297,16 +298,16 @@ class ClassicGroups:
                 is_leader = group.leader == new_id
                 outcome.answer(waiter, group.joined(new_id, skip_assignment=is_leader))
             else:
-                # Shown another leader, it only fetches its assignment and computes none.
+                # A member that sees another leader only fetches its assignment, and computes none.
                 outcome.answer(waiter, group.joined(new_id, leader=old_leader))
         elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            # The leader may be assigning to the old id right now.
+            # The leader may be computing an assignment for the old id right now.
             self.rebalancing.begin(group, reason, now_ms, outcome)
         else:
             self.rebalancing.go_on(group, now_ms, outcome)
 
     def _too_large_for_return(self, group: ClassicGroup, member: Member, request: JoinGroup) -> LogError | None:
-        """Why the group could not be recorded with this static member's new subscription."""
+        """The error if the group's record would be too large with this static member's new subscription."""
         given = next((each.metadata for each in request.protocols if each.name == group.protocol), None)
         if group.state is not GroupState.STABLE or group.protocol is None or given is None:
             return None  # nothing is recorded before the next assignment
@@ -345,7 +346,7 @@ class ClassicGroups:
             return HeartbeatAnswer(_unknown(request.group, request.member_id))
         self.rebalancing.heard(group, group.members[request.member_id], now_ms)
         if group.state is _PREPARING_REBALANCE:
-            return HeartbeatAnswer(RebalanceInProgress(f"group {request.group} rebalances; join again"))
+            return HeartbeatAnswer(RebalanceInProgress(f"group {request.group} is rebalancing; join again"))
         return _WELL
 
     # --- LeaveGroup ---------------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ class ClassicGroups:
             left += some
         if count and group is not None and group.state is not GroupState.EMPTY:
             why = ", ".join(islice(reasons, REASONS_SHOWN)) or "no reason given"
-            # The last step: it may begin the end of a rebalance, whose steps replace these.
+            # This comes last, because it may complete a rebalance, whose steps then replace these.
             self.rebalancing.members_changed(group, f"{count} members left: {why}", now_ms, outcome)
         outcome.answer(waiter, Left(None, left))
 
@@ -383,7 +384,7 @@ class ClassicGroups:
         member_id, instance = each.member_id, each.group_instance_id
         error: LogError | None = None
         if member_id == UNKNOWN_MEMBER:
-            # By its instance id alone: an administrator removes it.
+            # With the instance id alone, an administrator removes it.
             member_id = group.static.get(instance, UNKNOWN_MEMBER) if instance is not None else UNKNOWN_MEMBER
             if member_id == UNKNOWN_MEMBER:
                 error = _unknown(group.group_id, each.member_id)
@@ -395,7 +396,7 @@ class ClassicGroups:
 
     # --- timeouts -----------------------------------------------------------------------------------------------------
     def due(self, owner: object, now_ms: int, outcome: Outcome) -> None:
-        """A timer is due; `owner` is what it was made with."""
+        """Handles a due timer with this owner."""
         if isinstance(owner, JoinWait):
             self.rebalancing.waited(owner.group, now_ms, outcome)
         elif isinstance(owner, SyncWait):
@@ -413,7 +414,7 @@ class ClassicGroups:
         if member is None:
             return
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
-            return  # it waits on the broker: its session restarts with the answer
+            return  # the broker has its request: the session restarts with the answer
         outcome.note(
             "group.member_expired", group=group.group_id, member=member_id, timeout_ms=member.session_timeout_ms
         )
@@ -422,30 +423,30 @@ class ClassicGroups:
 
     # --- loading and removal ------------------------------------------------------------------------------------------
     def put(self, group: ClassicGroup, *, has_offsets: bool) -> None:
-        """A new group, or one that is read from its record. There is none of that id."""
+        """Adds a group that is new, or read from its record. No group has its id yet."""
         self._groups[group.group_id] = group
         self.count(group, has_offsets=has_offsets)
 
     def count(self, group: ClassicGroup, *, has_offsets: bool) -> None:
-        """Counts the group itself as it is now."""
+        """Updates the memory counted for the group itself."""
         before, group.own_bytes = group.own_bytes, group_bytes(group.group_id, has_offsets=has_offsets)
         self._own.add(group.own_bytes - before)
 
     def no_room_for(self, group_id: str, *, has_offsets: bool) -> LogError | None:
-        """Why no further group of that name can be kept."""
+        """The error if there is no memory for another group with that name."""
         if self._own.has_room(group_bytes(group_id, has_offsets=has_offsets)):
             return None
         return CoordinatorNotAvailable(
-            f"group {group_id}: groups without offsets, or with long names, use all of their memory; retry"
+            f"group {group_id}: groups without offsets, or with long names, use all memory reserved for them; retry"
         )
 
     def remove(self, group_id: str) -> None:
-        """The group has no members and no offsets, or its record was removed."""
+        """Removes a group that has no members and no offsets, or whose record was removed."""
         if (group := self._groups.pop(group_id, None)) is not None:
             self._own.add(-group.own_bytes)
 
     def loaded(self, now_ms: int, outcome: Outcome) -> Generator[None, None, None]:
-        """All records are read: every member's session begins now. Each group and each member is a step."""
+        """Called after all records are read. Every member's session begins now. Each group and each member is a step."""
         for group in self:
             for member in group.members.values():
                 self.rebalancing.heard(group, member, now_ms)
@@ -467,7 +468,7 @@ def _inconsistent(group: ClassicGroup, request: JoinGroup) -> InconsistentGroupP
     names = ", ".join(each.name for each in request.protocols) or "none"
     known = ", ".join(sorted(name for name, count in group.supported.items() if count == len(group.members))) or "none"
     return InconsistentGroupProtocol(
-        f"group {group.group_id}: the member speaks {request.protocol_type!r} with the protocols {names}; the group speaks "
+        f"group {group.group_id}: the member's type is {request.protocol_type!r} with the protocols {names}; the group's is "
         f"{group.protocol_type!r} with {known}. Set partition.assignment.strategy to one that all members have"
     )
 
@@ -495,5 +496,5 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroup) -> LogError | No
     if group.state is GroupState.EMPTY:
         return _unknown(request.group, request.member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
-        return RebalanceInProgress(f"group {request.group} rebalances; join again")
+        return RebalanceInProgress(f"group {request.group} is rebalancing; join again")
     return None

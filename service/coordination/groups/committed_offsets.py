@@ -1,15 +1,15 @@
-"""The committed offsets of a shard's groups, and those that are being committed.
+"""The committed offsets of a shard's groups, and the offsets that are being committed.
 
-Two views: `newest` has every offset that was written, for decisions; `fetch` has those whose records are committed, for
-readers. An offset of a transaction is in neither until the transaction's marker is. Until that marker is committed the
-partition is unstable: a reader of stable offsets waits, since only the replaced offset could be returned.
+There are two views. `newest` has every offset that was written, for decisions. `fetch` has the offsets whose records are
+committed, for readers. A transaction's offset enters a view together with the transaction's marker. Until that marker is
+committed, the partition is unstable, and a reader of stable offsets waits, since only the replaced offset could be returned.
 
-An offset is kept as the bytes of its record's value behind its record number: a node may have millions, and Python's
-objects for one would take five times as much. Partitions of the same topic are shared among groups for the same reason.
+An offset is kept as bytes, its record number followed by its record's value, because a node may have millions, and Python
+objects would take five times as much. For the same reason groups share the objects of partitions.
 
-Pure. A record number counts the shard's records as they are written: offsets while it loads, counted on from there. Invariants:
-numbers rise; `fetch` never shows what a crash could take back; of two values of one partition the later record's counts, so a
-commit marker replaces no plain commit that was written after the transaction's own.
+Pure. A record number counts the shard's records in the order in which they are loaded and written. Invariants: numbers rise.
+`fetch` never shows an offset that a crash could take back. For two values of one partition, the later record wins, so a commit
+marker does not replace a plain commit that was written after the transaction's own record.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from service.coordination.group_records import CommittedOffset, decode_offset
 from service.coordination.groups.unfinished import OFFSETS_A_STEP, shares
 from storage_tiers.types import TopicPartition
 
-#: Partitions whose objects groups share.
+#: Most partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _RECORD_NUMBER = struct.Struct(">q")
 _RECORD_NUMBER_BYTES = _RECORD_NUMBER.size
-#: The record number, and behind it the value of the record; nothing is behind it if the offset was removed.
+#: The record number, followed by the value of the record, or by nothing if the offset was removed.
 _Entry = bytes
 
 
@@ -38,8 +38,8 @@ _NOTHING: Mapping[TopicPartition, _Entry] = {}
 
 
 class SeenOffsets(NamedTuple):
-    """The offsets of a group as readers see them. `open` are partitions of open transactions; those in `ending` have a marker
-    that is not committed yet."""
+    """The offsets of a group as readers see them. `open` has the partitions with offsets in open transactions; those in
+    `ending` have an uncommitted marker."""
 
     committed: Mapping[TopicPartition, _Entry]
     open: Container[TopicPartition]
@@ -61,8 +61,8 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, _Entry]] = {}
-        #: Written and not committed yet, oldest first, and the newest of them by partition. The last of a change's fields is
-        #: the order of the record that makes the entry visible: its own, or the transaction's marker.
+        #: Changes that are written and not committed yet, oldest first, and the newest of them by partition. A change's last
+        #: field is the number of the record that makes the entry visible: its own record, or the transaction's marker.
         self._changes: deque[OffsetChange] = deque()
         self._overlay: dict[str, dict[TopicPartition, _Entry]] = {}
         #: Offsets of open transactions by producer id, and for each partition the producers that have one.
@@ -74,14 +74,14 @@ class CommittedOffsets:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def write(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
-        """A record outside any transaction, by its value; None for a tombstone, which also drops the offsets of open
-        transactions. The partition of a value is `shared`."""
+        """Adds a record outside any transaction. A `value` of None is a tombstone, which also drops the offsets of open
+        transactions. For a value, `partition` is an object that `shared` returned."""
         if value is None:
             self._drop_open(group, partition)
         self._change(group, partition, _entry(value, record_number), record_number)
 
     def write_all(self, group: str, changes: Sequence[OffsetChange]) -> None:
-        """As `write`, of the records of one commit, at least one, which are encoded already."""
+        """As `write`, for the records of one commit (at least one), which are already encoded."""
         self._changes.extend(changes)
         overlay = self._overlay.get(group)
         if overlay is None:
@@ -106,7 +106,8 @@ class CommittedOffsets:
         self._open.setdefault(group, {}).setdefault(partition, set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, commit: bool, record_number: int) -> Set[str]:
-        """The producer's marker; `record_number` is the marker's. Returns the groups that had offsets in the transaction."""
+        """Applies the producer's marker, which has this record number. Returns the groups that had offsets in the
+        transaction."""
         entries = tuple(self._transactional.get(producer_id, {}).items())
         if entries:
             ended = tuple(key for key, _ in entries)
@@ -144,7 +145,7 @@ class CommittedOffsets:
                 del self._open[group]
 
     def commit_through(self, record_number: int) -> None:
-        """All records up to this one are committed: readers see them."""
+        """Makes all records up to this one visible to readers, because they are committed."""
         changes = self._changes
         while changes and changes[0][3] <= record_number:
             group, partition, entry, _ = changes.popleft()
@@ -178,18 +179,18 @@ class CommittedOffsets:
         return None if entry is None else _value(entry)
 
     def seen(self, group: str, *, copied: bool) -> SeenOffsets:
-        """All that readers see of the group. Until the next change, unless it is `copied`."""
+        """The group's offsets as readers see them. Valid until the next change, unless it is `copied`."""
         committed, opened = self._committed.get(group, _NOTHING), self._open.get(group, {})
         if copied:
             return SeenOffsets(dict(committed), frozenset(opened), frozenset(self._ending), group)
         return SeenOffsets(committed, opened, self._ending, group)
 
     def count(self, group: str) -> int:
-        """How many offsets of a group are committed."""
+        """The number of a group's committed offsets."""
         return len(self._committed.get(group, _NOTHING))
 
     def offsets(self, group: str) -> Iterator[tuple[TopicPartition, int]]:
-        """All committed offsets of a group, one at a time; those that are removed meanwhile are left out."""
+        """All committed offsets of a group, one at a time. Offsets that are removed during the iteration are left out."""
         for partition in tuple(self._committed.get(group, _NOTHING)):
             value = self.fetch(group, partition)
             if value is not None:
@@ -203,15 +204,15 @@ class CommittedOffsets:
                 yield partition, _value(entry), _record_number(entry)
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Whether a transaction has an offset for it that is open, or whose marker is not committed yet."""
+        """Whether an open transaction has an offset of the partition, or one whose marker is not committed yet."""
         return self.is_open(group, partition) or (group, partition) in self._ending
 
     def is_open(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has an offset for it, as written."""
+        """Whether an open transaction has an offset of the partition, as written."""
         return partition in self._open.get(group, {})
 
     def newest(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """All offsets of a group as written, committed or not; those of open transactions are left out."""
+        """All offsets of a group as written, committed or not, without those of open transactions."""
         overlay = self._overlay.get(group, _NOTHING)
         for partition, entry in self._committed.get(group, _NOTHING).items():
             if partition not in overlay:
@@ -235,8 +236,8 @@ class CommittedOffsets:
         return max([self.record_number(group, partition), *self._pending_record_numbers(group, partition)])
 
     def has_pending_beside(self, group: str, partition: TopicPartition, record_number: int) -> bool:
-        """Whether an open transaction has an offset of this number or a newer one, beside one that is older and counts, or may
-        count once its own transaction ends."""
+        """Whether an open transaction has an offset with this record number or a later one, and there is also an older offset
+        that is current, or may become so when its own transaction ends."""
         pending = self._pending_record_numbers(group, partition)
         if max(pending, default=-1) < record_number:
             return False
@@ -248,7 +249,7 @@ class CommittedOffsets:
         return [_record_number(self._transactional[each][group, partition]) for each in producers]
 
     def written(self, group: str) -> Iterator[TopicPartition]:
-        """The partitions of `newest`; a value is not decoded for each."""
+        """The partitions of `newest`, without decoding the values."""
         overlay = self._overlay.get(group, _NOTHING)
         yield from (partition for partition in self._committed.get(group, _NOTHING) if partition not in overlay)
         yield from (partition for partition, entry in overlay.items() if not _is_removed(entry))
@@ -305,7 +306,7 @@ class CommittedOffsets:
 
 @lru_cache(maxsize=SHARED_PARTITIONS)
 def shared(topic: str, partition: int) -> TopicPartition:
-    """The same object for equal arguments, as far as it is remembered."""
+    """The same object for equal arguments, as long as the cache holds it."""
     return TopicPartition(topic, partition)
 
 

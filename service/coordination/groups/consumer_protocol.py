@@ -1,4 +1,4 @@
-"""Reads the topics of a consumer's subscription, the one part of the clients' protocol that the broker looks at.
+"""Reads the topics of a consumer's subscription, the only part of the clients' protocol that the broker reads.
 
 Format: Kafka's ConsumerProtocolSubscription, whose first fields are a version (int16) and the topics (array of string) in all
 versions. Pure.
@@ -14,7 +14,7 @@ CONSUMER = "consumer"
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None if the bytes are no subscription: clients may put there what they like."""
+    """The subscribed topics; None if the bytes are not a subscription, because clients may send any bytes."""
     reader = FieldReader(metadata, "a subscription")
     try:
         return frozenset(reader.array(reader.string)) if reader.int16() >= 0 else None

@@ -1,9 +1,10 @@
-"""The requests for committed offsets: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, and their expiry.
+"""The requests for committed offsets (OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete), and the offsets' expiry.
 
-Pure; rules as in Kafka 4.2.1's OffsetMetadataManager and ClassicGroup. A commit from a member proves its generation; one from
-outside the protocol (generation -1, no member) is taken while the group has no members, and makes a group that has none yet.
+Pure; rules as in Kafka 4.2.1's OffsetMetadataManager and ClassicGroup. A member's commit must name the current generation. A
+commit from outside the protocol (generation -1, no member) is accepted while the group has no members, and creates the group if
+it does not exist.
 
-Invariants: a refused partition changes nothing; a commit that is answered with success is in the outcome's records.
+Invariants: a refused partition changes nothing. A commit that succeeds is in the outcome's records.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 _new_tuple = tuple.__new__
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
 _EMPTY, _COMPLETING_REBALANCE = GroupState.EMPTY, GroupState.COMPLETING_REBALANCE
-#: Partitions that are fetched in one turn of the event loop.
+#: Most partitions that are fetched in one turn of the event loop.
 FETCHED = 500
-#: Bytes of a committed offset's key and value, at most, without its names and metadata.
+#: Most bytes of a committed offset's key and value, without its names and metadata.
 OFFSET_BYTES = 100
 
 
@@ -67,12 +68,12 @@ class OffsetSettings(NamedTuple):
 
     metadata_max_bytes: int = 4_096
     retention_ms: int = 7 * 24 * 60 * 60 * 1000
-    #: Bytes of a batch of `__consumer_offsets`: no record may be larger.
+    #: Most bytes of a batch of `__consumer_offsets`, which also limits a record.
     max_record_bytes: int = 1 << 20
 
     @property
     def holds_any_commit(self) -> bool:
-        """Whether every commit fits, however long its names. With Kafka's default configs it does."""
+        """Whether every commit fits, however long its names are. With Kafka's default configs every commit fits."""
         return self.max_record_bytes >= record_bytes(2 * MAX_STRING_BYTES, 4 * self.metadata_max_bytes) + OFFSET_BYTES
 
 
@@ -98,7 +99,7 @@ class GroupOffsets:
 
     # --- committing ---------------------------------------------------------------------------------------------------
     def commit(self, request: OffsetCommit, record_number: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
-        """`record_number` is that of the first record that is written."""
+        """Commits the request's offsets. `record_number` is that of the first record written."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is None and group is None:
@@ -129,7 +130,7 @@ class GroupOffsets:
         changes: Sequence[OffsetChange],
         outcome: Outcome,
     ) -> None:
-        """Writes encoded offsets, at least one; `changes` are those of `records`."""
+        """Writes encoded offsets, at least one; `changes` belong to `records`."""
         self._offsets.write_all(group.group_id, changes)
         outcome.records += records
         self._counts.commits += len(records)
@@ -139,7 +140,7 @@ class GroupOffsets:
     def commit_in_transaction(
         self, request: TxnOffsetCommit, record_number: int, now_ms: int, outcome: Outcome
     ) -> OffsetsCommitted:
-        """As `commit`, but the records belong to the producer's transaction and count once its marker commits them."""
+        """As `commit`, but the records belong to the producer's transaction and take effect once its marker commits them."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is None and group is None:
@@ -180,7 +181,7 @@ class GroupOffsets:
         return _new_tuple(OffsetsCommitted, (answered,))
 
     def _write(self, producer_id: int, group: str, partition: TopicPartition, value: bytes, record_number: int) -> None:
-        """In the producer's transaction; outside any if the id is negative."""
+        """Writes in the producer's transaction, or outside any transaction if the id is negative."""
         if producer_id >= 0:
             self._offsets.write_in_transaction(producer_id, group, partition, value, record_number)
         else:
@@ -195,7 +196,7 @@ class GroupOffsets:
         )
 
     def _size_error(self, request: OffsetCommit | TxnOffsetCommit) -> CoordinatorRecordTooLarge | None:
-        """The error if one of the records could not be written. As in Kafka, none of the request is written then."""
+        """The error if one of the records could not be written. As in Kafka, none of the request's records is written then."""
         if self._holds_any_commit:
             return None
         most, group = self._settings.max_record_bytes, len(request.group.encode())
@@ -205,15 +206,15 @@ class GroupOffsets:
                 size = record_bytes(names, len((each.metadata or "").encode()))
                 if size > most and self._metadata_error(topic.topic, each.partition, each.metadata or "") is None:
                     return CoordinatorRecordTooLarge(
-                        f"{topic.topic}-{each.partition}: the commit makes a record of {size} bytes, and {most} fit; raise "
-                        "max.message.bytes of __consumer_offsets"
+                        f"{topic.topic}-{each.partition}: the commit makes a record of {size} bytes, more than {most}; "
+                        "raise max.message.bytes of __consumer_offsets"
                     )
         return None
 
     # --- fetching -----------------------------------------------------------------------------------------------------
     def fetch(self, request: OffsetFetch) -> Generator[None, None, OffsetsFetched]:
-        """Committed offsets only. A group that does not exist has none. FETCHED partitions are a step; all offsets are those of
-        the first step."""
+        """Fetches committed offsets. A group that does not exist has none. Each step fetches FETCHED partitions; all offsets
+        are those of the time of the first step."""
         wanted: Sequence[tuple[str, Sequence[int], TopicId]]
         if request.topics is not None:
             wanted = [(topic.topic, topic.partitions, topic.topic_id or NO_TOPIC_ID) for topic in request.topics]
@@ -254,7 +255,7 @@ class GroupOffsets:
         answered, removed = [], []
         for topic in request.topics:
             error: LogError | None = None
-            # Kafka's safe answer where the topics are not known.
+            # As in Kafka, unknown topics count as subscribed.
             if topic.topic in topics if topics is not None else bool(group.members):
                 error = GroupSubscribedToTopic(
                     f"group {request.group} is subscribed to {topic.topic}; stop its members first"
@@ -275,8 +276,8 @@ class GroupOffsets:
         return OffsetsDeleted(None, answered)
 
     def tombstone_error(self, group: str, topics: Iterable[str] = ()) -> CoordinatorRecordTooLarge | None:
-        """Why the tombstones of the group and of its offsets of these topics could not be written. The topic's
-        max.message.bytes was lowered then."""
+        """The error if the tombstones of the group and of its offsets of these topics could not be written. This happens if
+        `max.message.bytes` of `__consumer_offsets` was lowered."""
         if self._holds_any_commit:
             return None
         most = self._settings.max_record_bytes
@@ -284,8 +285,8 @@ class GroupOffsets:
         if size <= most:
             return None
         return CoordinatorRecordTooLarge(
-            f"group {group}: removing it, or an offset, takes a record of {size} bytes, and {most} fit; raise "
-            "max.message.bytes of __consumer_offsets"
+            f"group {group}: removing it, or an offset, takes a record of {size} bytes, more than {most}; "
+            "raise max.message.bytes of __consumer_offsets"
         )
 
     def remove(self, group: str, partition: TopicPartition, record_number: int, outcome: Outcome) -> None:
@@ -306,8 +307,9 @@ class GroupOffsets:
     def lower(
         self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, record_number: int, outcome: Outcome
     ) -> None:
-        """Lowers the group's offsets above these ends, if their records are older than number `loaded`.
-        CoordinatorRecordTooLarge if a record does not fit, as the topic's max.message.bytes was lowered: nothing is changed."""
+        """Lowers the group's offsets above these ends if their record numbers are below `loaded`. Raises
+        CoordinatorRecordTooLarge, and changes nothing, if a record does not fit because the topic's max.message.bytes was
+        lowered."""
         too_high = [
             (partition, value, encode_offset_key(group, *partition))
             for partition, value in self._offsets.newest(group)
@@ -322,8 +324,8 @@ class GroupOffsets:
         for partition, _, key, lowered in changes:
             if (size := record_bytes(len(key), len(lowered))) > most:
                 raise CoordinatorRecordTooLarge(
-                    f"group {group}: lowering its offset of {partition} takes a record of {size} bytes, and {most} fit; raise "
-                    "max.message.bytes of __consumer_offsets"
+                    f"group {group}: lowering its offset of {partition} takes a record of {size} bytes, more than {most}; "
+                    "raise max.message.bytes of __consumer_offsets"
                 )
         for partition, offset, key, lowered in changes:
             self._offsets.write(group, partition, lowered, record_number)
@@ -349,9 +351,9 @@ class GroupOffsets:
         now_ms: int,
         outcome: Outcome,
     ) -> None:
-        """Adds tombstones of those offsets whose retention is over (KIP-211), counted from the commit where the group never had
-        members or is not subscribed to the topic. For an empty group it is counted from the time when it became empty, or from
-        a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty."""
+        """Adds tombstones of the offsets whose retention has ended (KIP-211). Retention starts with the commit if the group
+        never had members, or is not subscribed to the topic. For an empty group it starts when the group became empty, or with
+        a later commit. Unlike this, Kafka drops an offset that an administrator sets on a group that has long been empty."""
         retention = self.settings.retention_ms
         topics = _subscribed(group)
         for partition in partitions:
@@ -375,12 +377,12 @@ class GroupOffsets:
 
 
 def _java_length(text: str) -> int:
-    """As Kafka counts characters: one beyond U+FFFF is two."""
+    """The length in Java's characters: a character beyond U+FFFF counts as two."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
-    """The topics of a consumer group's members under the protocol chosen last; None where they are not known. Empty without
+    """The topics of a consumer group's members under the last chosen protocol; None if they are not known. Empty without
     members."""
     if group.protocol_type != CONSUMER:
         return None
@@ -410,7 +412,7 @@ def _refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted
 
 
 def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetCommit) -> LogError | None:
-    """Why the whole request is refused; None if it is taken."""
+    """The error that refuses the whole request; None if it is accepted."""
     is_outside = request.generation < 0
     if not request.group and isinstance(request, TxnOffsetCommit):  # OffsetCommit takes it, for old clients
         return InvalidGroupId("the group id is empty; set group.id")
@@ -436,7 +438,7 @@ def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetC
     elif not is_transactional:
         return UnknownMemberId(f"group {request.group} has members; commit as one of them, or stop them first")
     if group.state is _COMPLETING_REBALANCE and not is_transactional:
-        return RebalanceInProgress(f"group {request.group} rebalances; join again")
+        return RebalanceInProgress(f"group {request.group} is rebalancing; join again")
     return None
 
 
@@ -447,7 +449,7 @@ def _fetched(request: OffsetFetch, seen: SeenOffsets, partition: TopicPartition,
         )
         return FetchedOffset(partition.partition, error=error)
     value = seen.fetch(partition)
-    # The offset may belong to a deleted topic of the same name.
+    # The offset may belong to a deleted topic with the same name.
     if value is None or NO_TOPIC_ID != topic_id != value.topic_id != NO_TOPIC_ID:
         return FetchedOffset(partition.partition)
     return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)

@@ -1,7 +1,7 @@
-"""The memory that groups and their members keep on a node, in bytes: names, subscriptions, and what the broker knows of each.
+"""The memory that groups and their members take on a node, in bytes: names, subscriptions, and the broker's own state.
 
-A member stays for its session after its connection has gone, up to half an hour, with a subscription of any size. A group stays
-until its offsets expire, or, if it has none, until the next time that expired offsets are looked for.
+After its connection is closed, a member stays until its session ends, up to half an hour, with a subscription of any size. A
+group stays until its offsets expire, or, without offsets, until the next check for expired offsets.
 
 Pure.
 """
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from grpc_api.contract.groups import MemberProtocol
 from service.coordination.kept_memory import KeptMemory
 
-#: Bytes that the members and unused member ids of all groups of a node may keep, names included: some hundred thousand members
-#: of ordinary subscriptions.
+#: Most bytes of the members and unused member ids of all groups of a node, names included: some hundred thousand members with
+#: ordinary subscriptions.
 MEMBERS_BYTES = 256 << 20
-#: Bytes that groups without a committed offset, and long names of all groups, may keep on a node: some ten thousands of groups
-#: that their first members have just made. Half of the largest answer, so that all of them can be listed.
+#: Most bytes of groups without a committed offset, and of long names of all groups, on a node: some tens of thousands of new
+#: groups. This is half of the largest answer, so that all of them can be listed.
 GROUPS_BYTES = 128 << 20
 
-#: Bytes that a member takes besides its names and protocols, each of its protocols besides its name and subscription, an id
-#: that awaits its member, and a group besides its name.
+#: Bytes of a member without its names and protocols, of a protocol without its name and subscription, of an unused member id,
+#: and of a group without its name.
 MEMBER_BYTES, PROTOCOL_BYTES, PENDING_BYTES, GROUP_BYTES = 1_000, 200, 500, 2_500
-#: Longer names of groups count for as long as the group exists.
+#: Names of groups that are longer than this count as long as the group exists.
 ORDINARY_NAME_BYTES = 1_000
 
 
@@ -37,24 +37,24 @@ class GroupMemory(NamedTuple):
 
 
 def node_memory() -> GroupMemory:
-    """With the bounds of a node."""
+    """The memory with the bounds of a node."""
     return GroupMemory(KeptMemory(MEMBERS_BYTES), KeptMemory(GROUPS_BYTES))
 
 
 def kept_bytes(protocols: Sequence[MemberProtocol], *names: str | None) -> int:
-    """Memory of a member with these protocols and names, in bytes. Names have up to 32,767 bytes in a request, and up to four
-    times as many in memory; they are kept as a record has them, too."""
+    """Memory of a member with these protocols and names, in bytes. A name has up to 32,767 bytes in a request, and up to four
+    times as many in memory. Names count twice, because they are also kept in their encoded form."""
     size = MEMBER_BYTES + 2 * sum(map(getsizeof, names))
     return size + sum(PROTOCOL_BYTES + getsizeof(each.name) + len(each.metadata) for each in protocols)
 
 
 def pending_bytes(member_id: str) -> int:
-    """Memory of an id that awaits its member, in bytes."""
+    """Memory of an unused member id, in bytes."""
     return PENDING_BYTES + getsizeof(member_id)
 
 
 def group_bytes(group_id: str, *, has_offsets: bool) -> int:
-    """Bytes that count for a group. As in Kafka, nothing bounds committed offsets: of a group with offsets only a long name
-    counts."""
+    """Bytes that count for a group. As in Kafka, committed offsets are not bounded, so only a long name counts for a group with
+    offsets."""
     name = getsizeof(group_id)
     return max(0, name - ORDINARY_NAME_BYTES) if has_offsets else GROUP_BYTES + name

@@ -1,4 +1,4 @@
-"""Groups as readers see them: the rows of DescribeGroups and ListGroups, and the figures of metrics.
+"""Groups as readers see them: the rows of DescribeGroups and ListGroups, and the values of metrics.
 
 Pure; answers are those of Kafka 4.2.1.
 """
@@ -17,12 +17,12 @@ from storage_tiers.types import TopicPartition
 #: The type that ListGroups shows for every group of this protocol (KIP-848's name).
 CLASSIC = "classic"
 
-#: A group as readers see it; None if they see none.
+#: A group as readers see it; None if they do not see it.
 Seen = ClassicGroup | GroupView | None
 
 
 class GroupFigures(NamedTuple):
-    """One group for metrics: its state, numbers of its members and committed offsets, and these offsets."""
+    """One group for metrics: its state, the numbers of its members and committed offsets, and these offsets."""
 
     group_id: str
     state: GroupState
@@ -51,7 +51,7 @@ def described(group_id: str, seen: Seen) -> DescribedGroup:
 
 
 class WantedGroups:
-    """The groups that a request wants listed. Its names are in lower case."""
+    """Selects the groups that a ListGroups request includes. The request's names are in lower case."""
 
     def __init__(self, request: ListGroups) -> None:
         self._states = request.states

@@ -1,9 +1,9 @@
-"""Rebalances of classic groups: their beginning, the members that they wait for, and their end.
+"""Rebalances of classic groups: their start, the wait for members, and their completion.
 
 Pure: every function takes the group, the time in ms and the outcome to add to. Rules as in Kafka 4.2.1's GroupMetadataManager.
-A first rebalance waits `group.initial.rebalance.delay.ms`, and again while members come, up to the members' rebalance timeout.
-Any later one waits until all members have joined again, at most that timeout; dynamic members that have not are removed, static
-ones stay until their session ends.
+A first rebalance waits `group.initial.rebalance.delay.ms`, and is extended while members join, up to the members' rebalance
+timeout. A later rebalance waits until all members have rejoined, for at most that timeout. Then dynamic members that have not
+rejoined are removed; static members stay until their session ends.
 
 Invariants: a waiting JoinGroup or SyncGroup is answered exactly once. A generation's assignment is in the outcome's record
 before any member's answer that contains it.
@@ -40,13 +40,14 @@ from service.coordination.kept_memory import ShardMemory
 from service.coordination.outcome import CoordinatorAnswer, Outcome
 from storage_tiers.errors import LogError
 
-#: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
+#: Session timeout of a new member until its first JoinGroup is answered, because it cannot send heartbeats before (Kafka's
+#: constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-#: Most unused member ids of a group; beyond it the oldest is forgotten and its client rejoins.
+#: Most unused member ids of a group. Beyond that the oldest is forgotten, and its client rejoins.
 PENDING_IDS = 10_000
-#: Assignments of a leader that one step reads. It may send more than its group has members.
+#: Most assignments of a leader's request that one step reads. A leader may send more than its group has members.
 ASSIGNMENTS_A_STEP = 1_000
-#: Bytes at most of a batch of one record besides its key and value.
+#: Most bytes of a batch of one record, without the record's key and value.
 BATCH_BYTES = 100
 
 _new_tuple = tuple.__new__
@@ -59,7 +60,7 @@ class GroupSettings(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = (1 << 31) - 1
-    #: Bytes of a group's record: what a batch of `__consumer_offsets` may hold.
+    #: Most bytes of a group's record: those that a batch of `__consumer_offsets` may hold.
     max_record_bytes: int = 1 << 20
 
 
@@ -71,12 +72,12 @@ class Rebalancing:
         self._memory = memory
         self._counts = counts
         self._deadlines = deadlines
-        #: A shard takes their steps, and lets their groups' other requests wait.
+        #: The shard takes their steps, and makes other requests of their groups wait.
         self.unfinished: UnfinishedChanges[Any] = UnfinishedChanges()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
     def expect(self, group: ClassicGroup, member: Member, within_ms: int, now_ms: int) -> None:
-        """The member's session ends in `within_ms` without a heartbeat."""
+        """Ends the member's session in `within_ms` unless it sends a heartbeat."""
         if member.session is None:
             member.session = Timer(Session(group, member.member_id))
         self._deadlines.set(member.session, now_ms + within_ms)
@@ -97,7 +98,8 @@ class Rebalancing:
                 set_deadline(member.session, now_ms + member.session_timeout_ms)
 
     def expect_join(self, group: ClassicGroup, member_id: str, within_ms: int, now_ms: int) -> None:
-        """A member has been given an id and joins with it, or the id is forgotten (KIP-394)."""
+        """Awaits the JoinGroup of a member that has been given this id. If it does not come in time, the id is forgotten
+        (KIP-394)."""
         if len(group.pending_joins) >= PENDING_IDS:
             oldest = group.pop_pending(next(iter(group.pending_joins)))
             assert oldest is not None
@@ -107,7 +109,8 @@ class Rebalancing:
         self._deadlines.set(timer, now_ms + within_ms)
 
     def drop(self, group: ClassicGroup, member_id: str, outcome: Outcome, why: LogError | None = None) -> None:
-        """Removes a member, or an id that awaits one. Its waiting requests get the error `why`, else UnknownMemberId."""
+        """Removes a member, or an unused member id. Its waiting requests get the error `why`, or UnknownMemberId without
+        one."""
         member = group.members.get(member_id)
         if member is not None:
             if member.session is not None:
@@ -129,7 +132,8 @@ class Rebalancing:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
     def members_changed(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
-        """A member has joined, left or changed its protocols: begins a rebalance, or ends one that waited for it."""
+        """Called after a member has joined, left or changed its protocols. Begins a rebalance, or ends one that waited for
+        it."""
         if group.state in REBALANCES_FROM:
             self.begin(group, reason, now_ms, outcome)
         else:
@@ -158,13 +162,13 @@ class Rebalancing:
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
 
     def go_on(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Completes the rebalance if every awaited member has joined. A first one still waits for its delay."""
+        """Completes the rebalance if every awaited member has joined. A first rebalance still waits for its delay."""
         if group.previous_state is not GroupState.EMPTY:
             self._end_if_all_joined(group, now_ms, outcome)
 
     def expired(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
-        """After the session of a member ended, or the time of an id that awaits one: as `members_changed`, but as in Kafka a
-        first rebalance ends, too, if it waited for this member alone."""
+        """Called after a member's session, or an unused member id, has expired. Like `members_changed`, but, as in Kafka, also
+        ends a first rebalance that waited only for this member."""
         if group.state in REBALANCES_FROM:
             self.begin(group, reason, now_ms, outcome)
         else:
@@ -176,7 +180,7 @@ class Rebalancing:
 
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Fails pending SyncGroups with RebalanceInProgress."""
-        error = RebalanceInProgress(f"group {group.group_id} rebalances; join again")
+        error = RebalanceInProgress(f"group {group.group_id} is rebalancing; join again")
         group.assign([b""] * len(group.members))
         for member in group.members.values():
             if member.sync_waiter is not None:
@@ -186,7 +190,7 @@ class Rebalancing:
 
     # --- ending -------------------------------------------------------------------------------------------------------
     def waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """The timer of joining is due."""
+        """Called when the timer of joining is due."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         if group.new_member_added and group.initial_remaining_ms > 0:
@@ -212,7 +216,7 @@ class Rebalancing:
                 if len(late) > len(some):
                     outcome, now_ms = yield
         if group.members and not group.elect_joined_leader():
-            # Only static members are left, and all are away: their sessions decide.
+            # Only static members are left, and all are absent: the end of their sessions decides.
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
             return
         before = None if group.members else group.view()
@@ -257,7 +261,7 @@ class Rebalancing:
 
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> None:
-        """The leader's assignment, by member id: recorded, and the answer to every member that waits for it."""
+        """Records the leader's assignment, which is by member id, and answers every member that waits for it."""
         self.unfinished.begin(group.group_id, self._assign(group, given, now_ms, outcome))
 
     def _assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> Steps:
@@ -299,22 +303,23 @@ class Rebalancing:
             self._all_heard(group, waiting, now_ms)
 
     def too_large(self, group: ClassicGroup, value_bytes: int) -> GroupMetadataTooLarge | None:
-        """Why the group's record, whose value has so many bytes, cannot be written. A record that the log refuses would drop
-        the shard, with all its groups."""
+        """The error if the group's record, with a value of that size, cannot be written. A record that the log refuses would
+        drop the shard, with all its groups."""
         size = BATCH_BYTES + len(encode_key(GroupKey(group.group_id))) + value_bytes
         if size <= self.settings.max_record_bytes:
             return None
         return GroupMetadataTooLarge(
-            f"group {group.group_id}: its {len(group.members)} members make a record of {size} bytes, and "
-            f"{self.settings.max_record_bytes} fit; start fewer members, or raise max.message.bytes of __consumer_offsets"
+            f"group {group.group_id}: its {len(group.members)} members make a record of {size} bytes, more than "
+            f"{self.settings.max_record_bytes}; start fewer members, or raise max.message.bytes of __consumer_offsets"
         )
 
     def _refuse_leader(self, group: ClassicGroup, outcome: Outcome) -> None:
-        """The assignments of its SyncGroup cannot be kept. The others wait: it may send them again."""
+        """Answers the leader's SyncGroup with an error, because its assignments do not fit the memory. The other members
+        continue to wait, since the leader may send them again."""
         assert group.leader is not None
         leader = group.members[group.leader]
         error = CoordinatorNotAvailable(
-            f"group {group.group_id}: the members of this broker's groups use all of their memory; retry"
+            f"group {group.group_id}: the members of this broker's groups use all memory reserved for them; retry"
         )
         outcome.answer(leader.sync_waiter, Synced(error))
         leader.sync_waiter = None
@@ -322,7 +327,7 @@ class Rebalancing:
     def _refuse_assignment(
         self, group: ClassicGroup, error: GroupMetadataTooLarge, now_ms: int, outcome: Outcome
     ) -> None:
-        """As in Kafka the members get an error, and rebalance; the node's log says why."""
+        """As in Kafka, the members get an error and rebalance. The node's log has the reason."""
         outcome.note("group.too_large", group=group.group_id, error=error)
         for member in group.members.values():
             if member.sync_waiter is not None:
@@ -332,11 +337,11 @@ class Rebalancing:
         self.begin(group, "its assignment could not be recorded", now_ms, outcome)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Called when the member has sent its SyncGroup."""
         group.pending_syncs.pop(member_id, None)
 
     def sync_waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """The timer of SyncGroup is due: members that have not asked for their assignment are removed."""
+        """Called when the timer of SyncGroup is due. Removes the members that have not sent it."""
         late = list(group.pending_syncs)
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and late:
             self.unfinished.begin(group.group_id, self._drop_late(group, late, now_ms, outcome))
@@ -356,7 +361,7 @@ def synced(group: ClassicGroup, member: Member) -> Synced:
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:
-    """The answers to the waiting SyncGroups of these members. As `synced`, in half the time."""
+    """The answers to the waiting SyncGroups of these members. Equal to those of `synced`, in half the time."""
     kind, protocol = group.protocol_type, group.protocol
     answers = []
     for member in waiting:

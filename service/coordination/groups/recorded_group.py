@@ -1,4 +1,5 @@
-"""The value of a group's record, whole or in parts: a group of thousands of members is encoded in steps. Pure."""
+"""Encodes the value of a group's record, whole or in parts, because a group of thousands of members is encoded in steps.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def group_value(group: ClassicGroup) -> bytes:
 
 
 def value_head(group: ClassicGroup, state_timestamp: int) -> bytes:
-    """The part before the members, as if the group's last change of state was then."""
+    """The part before the members, with `state_timestamp` as the time of the last change of state."""
     head = GroupMetadata(group.protocol_type or "", group.generation, group.protocol, group.leader, state_timestamp, ())
     return encode_head(head, len(group.members))
 

@@ -1,11 +1,11 @@
 """A group shard: the groups and offsets of one partition of `__consumer_offsets`.
 
-Pure. The shell hands in requests and passing time, writes the outcome's records in order, and releases the answers once all
-records up to then are committed. On loading it hands in the partition's records and markers instead. Readers' requests
-(OffsetFetch, ListGroups, DescribeGroup) are answered from what is committed and wait for nothing.
+Pure. The runtime passes in requests and times, writes the outcome's records in order, and releases the answers once all records
+up to then are committed. During a load it passes in the partition's records and markers instead. Readers' requests
+(OffsetFetch, ListGroups, DescribeGroup) are answered immediately, from committed state.
 
-Invariants: the shard never depends on whether a record of it was committed, because a shard whose write fails is dropped and
-loaded again. `written` counts the records that it has passed to the runtime.
+Invariants: decisions never depend on whether a record is committed, because a shard whose write fails is dropped and loaded
+again. `written` counts the records that it has passed to the runtime.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ if TYPE_CHECKING:
 GroupEvent = (
     JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetDelete | DeleteGroup
 )
-#: Groups that are looked at between two looks at the clock.
+#: Groups that are processed between two checks of the clock.
 LISTED = 200
-#: Timers that one tick looks at; thousands of members may be due at once, and the log has a line for each that it ends.
+#: Most timers that one tick examines. Thousands of members may be due at once, and each that expires adds a line to the log.
 TIMERS_A_TICK = 30
-#: Records after which a tick decides no further requests of those that waited.
+#: Records after which a tick decides no more of the waiting requests.
 RECORDS_A_TICK = 200
-#: A deadline that is over.
+#: A deadline that has passed.
 AT_ONCE_MS = 0
 
 
 class HeldTimer(NamedTuple):
-    """A timer of a group that changes in steps: it was due at `at_ms`, and waits its turn among the group's requests. An
-    earlier request may have moved or stopped it by then."""
+    """A timer of a group that changes in steps. It was due at `at_ms`, and waits for its turn among the group's requests.
+    Meanwhile an earlier request may move or stop it."""
 
     timer: Timer
     at_ms: int
@@ -111,18 +111,18 @@ class GroupShard:
         self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
         #: The number of the next record.
         self.written = 0
-        #: How many records are committed.
+        #: The number of committed records.
         self._settled = 0
-        #: How many records were loaded.
+        #: The number of loaded records.
         self.loaded_records = 0
         #: The committed state, for readers, of groups with an uncommitted record.
         self._views: CommittedViews[GroupView] = CommittedViews()
-        #: While it is loaded, the newest committed record of each group with its time, and the later records in order.
+        #: During a load, the newest committed record of each group with its time, and the uncommitted records in order.
         self._records: dict[str, tuple[bytes, int]] = {}
         self._later: list[tuple[int, str, bytes | None, int]] = []
 
     def __del__(self) -> None:
-        # The steps refer to what keeps them, and memory is given back when the last reference goes.
+        # The steps refer to the object that keeps them, and their memory is released with the last reference.
         self._unfinished.groups.clear()
 
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
@@ -138,12 +138,14 @@ class GroupShard:
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""
         if isinstance(event, Heartbeat):
-            # The most frequent one. It waits for no step: it writes nothing, and is answered on a full disk, too.
+            # Heartbeats are the most frequent events. They wait for no step, because they write nothing. They are answered even
+            # on a full disk.
             outcome = Outcome()
             outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
             return outcome
         unfinished = self._unfinished
-        # A transaction's commit does not wait: its record belongs to its producer's batch, and it reads the generation only.
+        # A transaction's commit does not wait, because its record belongs to its producer's batch, and it only reads the
+        # generation.
         if unfinished.groups and event.group in unfinished.groups and not isinstance(event, TxnOffsetCommit):
             unfinished.wait(event.group, (event, caller, waiter))
             return Outcome()
@@ -152,7 +154,7 @@ class GroupShard:
     def _decide(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         outcome = Outcome()
         before = self._groups.groups.get(event.group)
-        if before is not None and isinstance(event, OffsetCommit):  # it changes no member, and replaces no view
+        if before is not None and isinstance(event, OffsetCommit):  # changes no member, and replaces no view
             outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
             self.written += len(outcome.records)
             return outcome
@@ -186,15 +188,15 @@ class GroupShard:
         return outcome
 
     def may_write(self, event: GroupEvent) -> bool:
-        """Whether the answer may need a record: a heartbeat's never does."""
+        """Whether the answer may need a record. A heartbeat's answer never does."""
         return not isinstance(event, Heartbeat)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` may have something to do; None if never."""
+        """The time at which `tick` may have something to do; None if there is none."""
         return AT_ONCE_MS if self._unfinished.groups else self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Outcome:
-        """Handles due timers: expired sessions and rebalance timeouts. Goes on with a rebalance that ends in steps."""
+        """Handles due timers: expired sessions and rebalance timeouts. Continues a change that is made in steps."""
         unfinished = self._unfinished
         if not unfinished.groups:
             return self._end_timers(now_ms)
@@ -240,7 +242,7 @@ class GroupShard:
         return 0 if group is None else group.kept_bytes
 
     def group_ids(self) -> list[str]:
-        """For a caller that walks the groups in slices of its own."""
+        """The ids of all groups, for a caller that divides the work itself."""
         return list(self._groups.groups)
 
     def offset_shares(self, group_id: str) -> list[Sequence[TopicPartition]]:
@@ -248,8 +250,8 @@ class GroupShard:
         return self._committed.shares(group_id)
 
     def expire(self, group_id: str, partitions: Sequence[TopicPartition], now_ms: int, *, is_last: bool) -> Outcome:
-        """Removes a group's offsets of these partitions whose retention is over, and with the last of its shares the group if
-        nothing is left of it. A group that changes in steps is left as it is."""
+        """Removes a group's offsets of these partitions whose retention has ended. With the last of its shares, also removes
+        the group if nothing is left of it. A group that is changing in steps is not touched."""
         outcome = Outcome()
         group = self._groups.groups.get(group_id)
         if group is None or group_id in self._unfinished.groups:
@@ -274,7 +276,7 @@ class GroupShard:
         return self._offsets.has_pending_above(group_id, ends, loaded=self.loaded_records)
 
     def has_offset_of(self, group_id: str, partitions: Set[TopicPartition]) -> bool:
-        """Whether a group has an offset of any of these, in an open transaction, too."""
+        """Whether a group has an offset of any of these partitions, including in open transactions."""
         return bool(partitions) and not self._committed.has_none_of(group_id, partitions)
 
     def forget_partitions(self, group_id: str, before: Mapping[TopicPartition, int]) -> Outcome:
@@ -291,14 +293,14 @@ class GroupShard:
         return outcome
 
     def has_pending_beside(self, group_id: str, before: Mapping[TopicPartition, int]) -> bool:
-        """Whether `forget_partitions` leaves an older offset, because a newer one is in an open transaction: the tombstone
-        would drop that, too."""
+        """Whether `forget_partitions` leaves an older offset because a newer one is in an open transaction. The tombstone would
+        drop the newer one as well."""
         return any(
             self._committed.has_pending_beside(group_id, each, record_number) for each, record_number in before.items()
         )
 
     def _delete(self, group_id: str, waiter: object, outcome: Outcome) -> Steps:
-        """A crash between two steps leaves some of the offsets: the deletion is answered after the last one."""
+        """The deletion is answered after the last step. A crash between two steps leaves some of the offsets."""
         group, shares = self._groups.groups.get(group_id), self._committed.shares(group_id)
         error = self._deletion_error(group_id, group, shares)
         if group is not None and error is None:
@@ -306,7 +308,7 @@ class GroupShard:
                 if number:
                     outcome, _ = yield
                 self._offsets.remove_all(group_id, partitions, self.written, outcome)
-            # Also the offsets that transactions have committed meanwhile: they do not wait for these steps.
+            # Removes the offsets that transactions have committed meanwhile, which do not wait for these steps.
             rest = self._committed.partitions(group_id)
             self._offsets.remove_all(group_id, rest, self.written + len(outcome.records), outcome)
             self._remove(group, outcome)
@@ -328,7 +330,7 @@ class GroupShard:
         outcome.replace(group.group_id, group.view())
         outcome.write(encode_key(GroupKey(group.group_id)), None)
 
-    # --- what became of the records -----------------------------------------------------------------------------------
+    # --- after writing ------------------------------------------------------------------------------------------------
     def committed(self, written: int) -> None:
         """The first `written` records are committed."""
         self._settled = written
@@ -336,7 +338,7 @@ class GroupShard:
         self._views.commit(written)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The producer's marker was written; it counts as a record."""
+        """Called when the producer's marker is written, which counts as a record."""
         ended = self._committed.end_transaction(producer_id, commit=commit, record_number=self.written)
         self.written += 1
         for group_id in ended if not commit else ():
@@ -354,11 +356,11 @@ class GroupShard:
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable. A
-        group's is read by `loaded`, if no later one of the group is committed.
+        """Loads one record of the log, in order; `producer_id` is set inside a transaction. Raises CorruptRecord if it is not
+        readable. A group's record is decoded by `loaded`, and only if it is the group's newest committed one.
 
-        `written_ms` is the record's own time, by the wall clock. A process that began with a wrong clock has put times into
-        its values that are as wrong, although its wall clock was set right: the later of the two counts, so that no offset
+        `written_ms` is the record's own time, by the wall clock. If a process started with a wrong clock, the times in its
+        values are wrong, too, even after its wall clock was corrected. The later of the two times counts, so that no offset
         expires early."""
         parsed, record_number = decode_key(key), self.written
         self.written += 1
@@ -388,7 +390,7 @@ class GroupShard:
             self._committed.write(key.group, partition, value, record_number)
 
     def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
-        """All records are read, and `committed` says which of them are. Nothing else may be asked before the last step."""
+        """Called after all records are read, and after `committed`. No request is allowed before the last step."""
         outcome = Outcome()
         for group_id, (value, written_ms) in self._records.items():
             yield from self._restore(group_id, value, written_ms, now_ms)
@@ -416,7 +418,7 @@ class GroupShard:
         return self._counted(outcome)
 
     def _restore(self, group_id: str, value: bytes | None, written_ms: int, now_ms: int) -> Generator[None, None, None]:
-        """The group as this record has it; none if that is a tombstone."""
+        """Restores the group from this record; a tombstone removes it."""
         self._memory.add(-self._kept_bytes(group_id))
         self._groups.remove(group_id)
         if value is None:
@@ -431,22 +433,22 @@ class GroupShard:
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def fetch_offsets(self, request: OffsetFetch) -> Generator[None, None, OffsetsFetched]:
-        """In steps; few partitions are one."""
+        """Fetches committed offsets in steps. A request for few partitions is one step."""
         return self._offsets.fetch(request)
 
     def list(self, request: ListGroups) -> Iterator[Sequence[ListedGroup]]:
-        """The groups in shares of LISTED; others work in between. The request's names are in lower case."""
+        """Yields the groups in shares of LISTED, between which others may work. The request's names are in lower case."""
         wanted = WantedGroups(request)
         ids = () if wanted.is_nothing else names_of(self._groups.groups, self._views)
         for at in range(0, len(ids), LISTED):
             yield wanted.rows((group_id, self._seen(group_id)) for group_id in ids[at : at + LISTED])
 
     def _seen(self, group_id: str) -> ClassicGroup | GroupView | None:
-        """The group as readers see it; None if they see none."""
+        """The group as readers see it; None if they do not see it."""
         return self._views[group_id] if group_id in self._views else self._groups.groups.get(group_id)
 
     def figures(self) -> Iterator[Sequence[GroupFigures]]:
-        """In shares, as `list`."""
+        """Yields the values for metrics in shares, as `list` does."""
         groups = tuple(self._groups)
         for at in range(0, len(groups), LISTED):
             yield figures_of(groups[at : at + LISTED], self._committed)
@@ -462,8 +464,8 @@ def _group_of(timer: Timer) -> ClassicGroup:
 
 
 def _is_large(outcome: Outcome) -> bool:
-    """Whether no further request should be decided in this tick: there are many records, or the last answer has many members,
-    as a leader's of a large group."""
+    """Whether no further request should be decided in this tick, because there are many records, or the last answer has many
+    members, like the answer to the leader of a large group."""
     last = outcome.answers[-1].answer if outcome.answers else None
     return len(outcome.records) >= RECORDS_A_TICK or (
         isinstance(last, Joined | Left) and len(last.members) > MEMBERS_A_STEP

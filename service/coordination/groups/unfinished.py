@@ -1,13 +1,12 @@
 """Changes of large groups that are made in steps, and the requests that wait for them.
 
-The end of a rebalance changes and answers every member, a LeaveGroup may name thousands, and a group that is deleted may have a
-hundred thousand offsets. That would hold the event loop for milliseconds or a second, so a shard takes a step in each tick.
-Until the last one the group's other requests wait, and so do its timers that are due. After that they are decided in
-the order of their arrival, and find the group as if all steps were one. Heartbeats and the commits of transactions do
-not wait. Pure.
+The end of a rebalance changes and answers every member. A LeaveGroup may name thousands of members, and a deleted group may
+have a hundred thousand offsets. One step for all would block the event loop for milliseconds or a second, so a shard takes a
+step in each tick. Until the last step the group's other requests and its due timers wait. Then they are decided in the order of
+their arrival, as if all steps had been one. Heartbeats and the commits of transactions do not wait. Pure.
 
-Invariants: each group has at most one unfinished change; whatever waits is handed out once. Not promised: fairness between
-groups beyond that they take turns.
+Invariants: each group has at most one unfinished change. Each waiting request is returned once. Not promised: fairness between
+groups, except that they take turns.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from typing import Generic, TypeVar
 
 from service.coordination.outcome import Outcome
 
-#: Members that one step changes.
+#: Most members that one step changes.
 MEMBERS_A_STEP = 100
-#: Offsets that one step removes, or looks at: each takes about ten microseconds.
+#: Most offsets that one step removes or examines; each takes about ten microseconds.
 OFFSETS_A_STEP = 200
-#: Requests that one tick decides of those that waited.
+#: Most waiting requests that one tick decides.
 REQUESTS_A_TICK = 32
 
-#: The first step is taken with the outcome and the time that the generator was made with, each further one with those that it
-#: is sent: the process may have been stopped, or the disk full, between two steps.
+#: The first step uses the outcome and the time with which the generator was made. Each further step uses those that are sent to
+#: the generator, because the process may have been paused, or the disk full, between two steps.
 Steps = Generator[None, tuple[Outcome, int], None]
 Request = TypeVar("Request")
 Item = TypeVar("Item")
 
 
 def shares(items: Sequence[Item], most: int | None = None) -> list[Sequence[Item]]:
-    """Divides items into shares of one step each, of `most` items; members, and rows about members, if it is not given.
-    Without items there is one empty share."""
+    """Divides items into shares of one step each, with at most `most` items, by default as many as a step has members. Without
+    items there is one empty share."""
     size = MEMBERS_A_STEP if most is None else most
     return [items[at : at + size] for at in range(0, max(1, len(items)), size)]
 
@@ -49,7 +48,7 @@ class _Unfinished(Generic[Request]):
 
 
 class UnfinishedChanges(Generic[Request]):
-    """`groups` is by the group's id; the first one is next. A shard asks at each request whether it is empty."""
+    """`groups` is by the group's id, and the first group is next. A shard checks at each request whether it is empty."""
 
     def __init__(self) -> None:
         self.groups: dict[str, _Unfinished[Request]] = {}
@@ -63,7 +62,7 @@ class UnfinishedChanges(Generic[Request]):
         found = self.groups.get(group_id)
         if found is None:
             self.groups[group_id] = _Unfinished(steps)
-        else:  # one of the requests that waited has begun another, or the last step of a change has
+        else:  # a waiting request, or the last step of a change, has begun another change
             found.steps = steps
 
     def wait(self, group_id: str, request: Request) -> None:
@@ -79,8 +78,8 @@ class UnfinishedChanges(Generic[Request]):
                 found.steps = steps
 
     def requests(self, is_enough: Callable[[], bool]) -> Iterator[Request]:
-        """The requests of that group that are to be decided now, each before the next one is asked for, until it `is_enough`.
-        Then the next group becomes the first."""
+        """Yields the requests of the first group that are to be decided now, until `is_enough`. The caller decides each before
+        it takes the next. Then the next group becomes the first."""
         group_id, found = next(iter(self.groups.items()))
         for number in range(REQUESTS_A_TICK):
             if found.steps is not None or not found.requests or (number and is_enough()):

@@ -1,11 +1,11 @@
-"""How the last transaction of each transactional id ended, for partitions that have lost its marker with a disk.
+"""The outcome of each transactional id's last transaction, for partitions that lost its marker together with a disk.
 
-Pure. With version 2 of transactions each has an epoch of its own. So a transaction that is open under the epoch before a known
-outcome's has that outcome.
+Pure. In version 2 each transaction has its own epoch. So a transaction that is open under the epoch just before that of a known
+outcome has that outcome.
 
-Not promised: the outcomes of earlier transactions, and of transactions before version 2, where all of a producer's transactions
-have one epoch. After a restart the outcome is also unknown if the next transaction has begun, or if the abort was still to be
-completed: the newest record of the id does not show it. Such transactions stay open until an operator decides them.
+Not promised: the outcomes of earlier transactions, and of transactions before version 2, where all transactions of a producer
+share one epoch. After a restart the outcome is also unknown if the next transaction has begun, or if the abort was not
+completed yet, because the id's newest record does not show it. Such transactions stay open until an operator decides them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID
 
 
 class LastOutcomes:
-    """The markers of each id's last transaction, without its partitions, which its record no longer has."""
+    """The markers of each id's last transaction, without partitions, which the id's record no longer has."""
 
     def __init__(self) -> None:
         self._markers: dict[int, Markers] = {}
         self._producers: dict[str, int] = {}
 
     def keep(self, known: Transaction) -> None:
-        """The id is in another state, in which its last transaction may have ended."""
+        """Called after the id's state changes, when its last transaction may have ended."""
         if known.status not in COMPLETED or known.client_version < EPOCH_PER_TRANSACTION or known.is_outdated:
             return
         producer = known.producer
-        if known.previous_id != NO_PRODUCER_ID and not producer.epoch:  # its last epoch ended with the transaction
+        if known.previous_id != NO_PRODUCER_ID and not producer.epoch:  # the transaction used up its last epoch
             producer = ProducerIdAndEpoch(known.previous_id, FENCING_EPOCH)
         self.forget(known.transactional_id)
         self._producers[known.transactional_id] = producer.id
@@ -46,8 +46,8 @@ class LastOutcomes:
         self._markers.pop(self._producers.pop(transactional_id, NO_PRODUCER_ID), None)
 
     def lost(self, open_in: OpenTransactions) -> list[Markers]:
-        """The markers that partitions have lost: those of the transactions open there whose outcome is known here.
-        Walks the smaller collection, because every shard is asked about all open transactions of the node."""
+        """The markers that partitions have lost: those of open transactions whose outcome is known here. Iterates over the
+        smaller collection, because every shard is called with all open transactions of the node."""
         known: Iterable[Markers] = self._markers.values()
         if len(open_in) < len(self._markers):
             ids = dict.fromkeys(each.id for each in open_in)

@@ -1,9 +1,9 @@
-"""Regular expressions of clients, for the names of transactional ids: those whose match takes a bounded time.
+"""Clients' regular expressions for transactional ids, restricted to those whose match takes a bounded time.
 
-Kafka matches with RE2, in time linear in the name. Python's engine backtracks, so a pattern such as `(a+)+` may block the event
-loop for ever. So only a subset is accepted, in which the number of ways to try is bounded: repetition of single characters,
-once and once more at the end, a few optional parts, a few alternatives. Other patterns are refused. The ways also grow with the
-name, which clients choose too: a name that could take more than MAX_STEPS does not match.
+Kafka matches with RE2, in time linear in the name. Python's engine backtracks, so a pattern such as `(a+)+` could block the
+event loop for ever. So only a subset with a bounded number of ways to match is accepted: one repetition of a single character
+and one more at the end, a few optional parts, a few alternatives. Other patterns are refused. The ways also grow with the name,
+which clients choose as well, so a name that could take more than MAX_STEPS does not match.
 
 Pure.
 """
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from grpc_api.contract.coordinator_errors import InvalidRegularExpression
 
-#: Characters of a pattern.
+#: Most characters of a pattern.
 MAX_LENGTH = 1_000
-#: Parts that may be there or not, and ways through all alternatives.
+#: Most optional parts, and most ways through all alternatives.
 MAX_OPTIONAL, MAX_WAYS = 4, 64
-#: Comparisons of characters that one name may take, as an upper bound: some milliseconds.
+#: Most character comparisons for one name, which take some milliseconds.
 MAX_STEPS = 2_000_000
 _SINGLE = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
@@ -28,8 +28,8 @@ _FIXED = (*_SINGLE, "AT")
 
 
 class NamePattern(NamedTuple):
-    """`ways` counts the ways through optional parts and alternatives, `steps` the comparisons of one way, without `repeats`:
-    each of these is tried once for each character of a name. The last repeat is free if it can only stop at a line's end."""
+    """`ways` counts the ways through optional parts and alternatives, `steps` the comparisons of one way. Each of the `repeats`
+    multiplies them by the length of the name, except the last repeat if it can only stop at a line's end."""
 
     pattern: re.Pattern[str]
     ways: int
@@ -38,17 +38,17 @@ class NamePattern(NamedTuple):
     ends_at_line: bool
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches, and is known to do so within MAX_STEPS."""
+        """Whether the whole name matches, and the match takes at most MAX_STEPS."""
         return self.steps_of(name) <= MAX_STEPS and self.pattern.fullmatch(name) is not None
 
     def steps_of(self, name: str) -> int:
-        """Comparisons that the name takes at most."""
+        """The most comparisons that the name can take."""
         repeats = self.repeats - (self.ends_at_line and "\n" not in name)
         return self.ways * self.steps * int((len(name) + 1) ** repeats)
 
 
 def compiled(text: str) -> NamePattern:
-    """InvalidRegularExpression if the pattern cannot be read, or is outside the subset."""
+    """Compiles a pattern. Raises InvalidRegularExpression if it cannot be parsed, or is outside the subset."""
     if len(text) > MAX_LENGTH:
         raise InvalidRegularExpression(f"a pattern has at most {MAX_LENGTH} characters, not {len(text)}")
     try:
@@ -109,5 +109,5 @@ def _is_single(items: Any) -> bool:
 
 def _too_many_ways() -> InvalidRegularExpression:
     return InvalidRegularExpression(
-        "the pattern of transactional ids may be matched in too many ways; repeat single characters only, once and at the end"
+        "the pattern of transactional ids can match in too many ways; repeat single characters only, once and at the end"
     )

@@ -11,7 +11,7 @@ from service.coordination.transactions.patterns import compiled
 from service.coordination.transactions.transaction import IDLE, NAMES, Transaction, TransactionView, in_order
 from storage_tiers.errors import InvalidRequest, LogError
 
-#: An id as readers see it; None if they see none.
+#: An id as readers see it; None if they do not see it.
 Seen = Transaction | TransactionView | None
 
 
@@ -34,7 +34,7 @@ def described(transactional_id: str, known: Seen) -> DescribedTransaction:
 
 
 class Wanted:
-    """The ids that a request wants listed. InvalidRegularExpression as `patterns.compiled`."""
+    """Selects the ids that a ListTransactions request includes. Raises InvalidRegularExpression as `patterns.compiled`."""
 
     def __init__(self, request: ListTransactions, now_ms: int) -> None:
         self._request = request
@@ -42,7 +42,7 @@ class Wanted:
         self.pattern = None if request.pattern is None else compiled(request.pattern)
 
     def row(self, name: str, known: Seen) -> ListedTransaction | None:
-        """The id's row; None if it is not wanted."""
+        """The id's row; None if the request does not include it."""
         request = self._request
         if known is None:
             return None

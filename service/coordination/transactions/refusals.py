@@ -1,4 +1,4 @@
-"""The errors with which a transaction shard refuses requests, in words for the producer's operator.
+"""The errors with which a transaction shard refuses requests, worded for the producer's operator.
 
 Pure. Checks of a producer and their order are those of Kafka 4.2.1's TransactionCoordinator.
 """
@@ -53,7 +53,7 @@ def producer_error(known: Transaction | None, transactional_id: str, producer: P
 
 
 def init_error(known: Transaction | None, event: InitProducer, max_timeout_ms: int) -> LogError | None:
-    """Why no producer may begin."""
+    """The error if InitProducerId is refused."""
     if not event.transactional_id:
         return InvalidRequest("the transactional id is empty")
     if not 0 < event.timeout_ms <= max_timeout_ms:
@@ -66,7 +66,7 @@ def init_error(known: Transaction | None, event: InitProducer, max_timeout_ms: i
     is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
     if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
         return fenced(event.transactional_id, event.expected)
-    # The next producer has another id; what the outdated one has open would stay open.
+    # The next producer has another id, and the outdated producer's transaction would stay open.
     is_ending = known.status in PREPARED or (known.is_outdated and event.expected == NO_PRODUCER)
     return concurrent(known) if is_ending else None
 
@@ -102,19 +102,19 @@ def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAb
 
 def no_room(transactional_id: str) -> CoordinatorNotAvailable:
     return CoordinatorNotAvailable(
-        f"{transactional_id!r}: the transactional ids of this broker use all of their memory; retry"
+        f"{transactional_id!r}: the transactional ids of this broker use all memory reserved for them; retry"
     )
 
 
 def too_large(known: Transaction, most: int, more: Collection[TopicPartition] = ()) -> CoordinatorRecordTooLarge | None:
-    """Why the record of the id, with these partitions added, cannot be written. A record that the log refuses would drop the
-    shard, with all its ids."""
+    """The error if the id's record, with these partitions added, cannot be written. A record that the log refuses would drop
+    the shard, with all its ids."""
     if known.surely_fits(most, more):
         return None
     size = known.record_bytes(more)
     if size <= most:
         return None
     return CoordinatorRecordTooLarge(
-        f"{known.transactional_id!r}: its transaction makes a record of {size} bytes, and {most} fit; use fewer partitions in "
-        "one transaction, or raise max.message.bytes of __transaction_state"
+        f"{known.transactional_id!r}: its transaction makes a record of {size} bytes, more than {most}; use fewer partitions "
+        "in one transaction, or raise max.message.bytes of __transaction_state"
     )

@@ -1,12 +1,12 @@
 """A transaction shard: the transactional ids of one partition of `__transaction_state`.
 
-Pure, and run as every shard is (`service.coordination.runtime`). A decision to commit or abort is a record first; once that is
-committed, the shell writes the `Markers` that `prepared` gives it and reports them with `completed`. After a load `prepared`
-has every decided transaction that is not completed. So a crash between any two of these steps does not change the outcome.
+Pure; `service.coordination.runtime` runs it. A decision to commit or abort is first written as a record. Once it is committed,
+the caller writes the `Markers` that `prepared` returns, and reports them with `completed`. After a load `prepared` returns
+every decided transaction that is not completed. So a crash between any two of these steps does not change the outcome.
 
-Checks, their order and errors are those of Kafka 4.2.1's TransactionCoordinator, with one difference: where Kafka answers
-CONCURRENT_TRANSACTIONS because markers of the producer's own last transaction are being written, the request waits for them, up
-to WAIT_MS, since its client would only ask again 20 ms later.
+Checks, their order and errors are those of Kafka 4.2.1's TransactionCoordinator, with one difference. While markers of the
+producer's own last transaction are being written, Kafka returns CONCURRENT_TRANSACTIONS, and the client retries 20 ms later.
+Here the request waits for the markers, up to WAIT_MS.
 
 Invariants: a request of a producer that was fenced changes nothing. A transaction open for longer than its timeout is aborted.
 """
@@ -77,15 +77,15 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
-#: How long a request waits for the markers of the transaction before; less than any client's request timeout.
+#: Longest wait of a request for the markers of the previous transaction; less than any client's request timeout.
 WAIT_MS = 5_000
-#: Requests of one transactional id that wait; a client has one under way.
+#: Most waiting requests of one transactional id; a client has one in flight.
 MAX_WAITING = 8
-#: When a transaction is looked at again that has timed out, and whose abort does not fit a record.
+#: Time until the next attempt to abort a timed-out transaction whose record is too large.
 TIME_OUT_AGAIN_MS = 10_000
-#: Transactional ids that are looked at between two looks at the clock.
+#: Transactional ids that are processed between two checks of the clock.
 LISTED = 200
-#: Timers that one tick ends; the others follow in the next turn of the loop.
+#: Most timers that one tick handles; the others follow in the next turn of the loop.
 TIMERS_A_TICK = 100
 
 
@@ -94,12 +94,12 @@ class TransactionSettings(NamedTuple):
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 7 * 24 * 60 * 60 * 1000
-    #: Bytes of a batch of `__transaction_state`: no record may be larger.
+    #: Most bytes of a batch of `__transaction_state`, which also limits a record.
     max_record_bytes: int = 1 << 20
 
 
 class TransactionShard:
-    """`counts` and `memory` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
+    """The shards of a node share `counts` and `memory`; `version` returns the cluster's `transaction.version`."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class TransactionShard:
         self.written, self._deadlines = 0, Deadlines()
         self._transactions: dict[str, Transaction] = {}
         self.outcomes = LastOutcomes()
-        #: Decided, by the order of the uncommitted record (a dict finds the first slowly); then those whose markers are wanted.
+        #: Decided ids, with their uncommitted records' numbers (ordered, for the first one); then ids whose markers are due.
         self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
         #: The committed state, for readers, of ids with an uncommitted record.
         self._views: CommittedViews[TransactionView] = CommittedViews()
-        #: While it is loaded, the newest committed record of each id with its time, and the later records in order.
+        #: During a load, the newest committed record of each id with its time, and the uncommitted records in order.
         self._records: dict[str, tuple[bytes, int]] = {}
         self._later: list[tuple[int, str, bytes | None, int]] = []
 
@@ -161,7 +161,7 @@ class TransactionShard:
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Outcome:
-        """Handles due timers: transactions that are too old, ids that have expired, requests that waited long enough."""
+        """Handles due timers: timed-out transactions, expired ids, and requests whose wait has ended."""
         outcome = Outcome()
         for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
             owner = timer.owner
@@ -175,7 +175,7 @@ class TransactionShard:
         return self._counted(outcome)
 
     def completed(self, markers: Markers, now_ms: int) -> Outcome:
-        """All of the markers are written; deleted partitions need none. CoordinatorRecordTooLarge changes nothing."""
+        """Called when all markers are written; deleted partitions need none. CoordinatorRecordTooLarge changes nothing."""
         outcome = Outcome()
         found = self._transactions.get(markers.transactional_id)
         if found is None or found.status not in PREPARED or found.producer != markers.producer:
@@ -193,7 +193,7 @@ class TransactionShard:
         return self._counted(outcome)
 
     def prepared(self) -> list[Markers]:
-        """The markers to write now, each once: of transactions whose decision is committed."""
+        """The markers to write now, each returned once: those of transactions whose decision is committed."""
         found = [self._transactions[each].markers for each in self._prepared]
         self._prepared.clear()
         return found
@@ -209,7 +209,7 @@ class TransactionShard:
     def _init(
         self, known: Transaction | None, event: InitProducer, waiter: object, now_ms: int, outcome: Outcome
     ) -> ProducerInitialized | None:
-        """None if the answer comes later."""
+        """The answer; None if it comes later."""
         error = init_error(known, event, self.settings.max_timeout_ms)
         if error is None and known is None:
             known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
@@ -220,7 +220,7 @@ class TransactionShard:
         self._transactions[event.transactional_id] = known
         self._count(known)
         if known.status is TransactionStatus.ONGOING:
-            # A previous producer left this transaction open: it ends first, and this request waits for that.
+            # A previous producer left this transaction open. It ends first, and this request waits for its end.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
             self._counts.fenced += 1
             known.fence(self._version(), now_ms)
@@ -364,7 +364,7 @@ class TransactionShard:
         known.recorded = known.view
 
     def _count(self, known: Transaction) -> None:
-        """Counts the memory that the id keeps now, and keeps how its last transaction has ended."""
+        """Updates the memory counted for the id, and keeps the outcome of its last transaction."""
         self.outcomes.keep(known)
         before, known.counted_bytes = known.counted_bytes, known.kept_bytes()
         self._memory.add(known.counted_bytes - before)
@@ -390,8 +390,8 @@ class TransactionShard:
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """One record of the log, in order. CorruptRecord if its key is not readable; its value is read by `loaded`. An id is
-        idle since the later of its own time and the record's, because one of them may be of a clock that was wrong."""
+        """Loads one record of the log, in order. Raises CorruptRecord if its key is not readable; `loaded` decodes its value.
+        An id is idle since the later of its own time and the record's, because a wrong clock may have set one of them."""
         if (name := decode_key(key)) is None:
             self.written += 1
             return
@@ -404,11 +404,11 @@ class TransactionShard:
         self.written += 1
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """No transaction writes to this partition."""
+        """Does nothing: no transaction writes to this partition."""
         self.written += 1
 
     def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
-        """All records are read: what was decided is completed, open transactions run on, and idle ids may expire."""
+        """Called after all records are read. Completes decided transactions, resumes open ones, and lets idle ids expire."""
         for name, (value, written_ms) in self._records.items():
             yield from self._restore(name, value, written_ms)
         for record_number, name, newer, written_ms in self._later:
@@ -425,7 +425,7 @@ class TransactionShard:
                 if name not in self._deciding:
                     self._prepared[name] = None
             elif known.status is TransactionStatus.ONGOING:
-                # Not later than a whole timeout from now: the clock may have been ahead when it began.
+                # At most a whole timeout from now, because the clock may have been ahead when the transaction began.
                 began_ms = min(now_ms, known.start_ms)
                 self._deadlines.set(known.timeout, max(now_ms, began_ms + known.timeout_ms))
             else:
@@ -434,7 +434,7 @@ class TransactionShard:
         return Outcome()
 
     def _restore(self, name: str, value: bytes | None, written_ms: int) -> Generator[None, None, None]:
-        """The id as this record has it; none if that is a tombstone."""
+        """Restores the id from this record, unless it is a tombstone."""
         if value is None:
             return
         recorded = yield from decode_value_in_steps(value)
@@ -454,10 +454,10 @@ class TransactionShard:
         return found
 
     def end_outdated(self, now_ms: int, *, name: str, open_in: OpenPartitions) -> Outcome:
-        """Records that no producer continues under the id. Aborts what its producer has open, also by `open_in`."""
+        """Records that no producer continues under the id. Aborts its producer's open transaction, also in `open_in`."""
         outcome, known = Outcome(), self._transactions.get(name)
         if known is None or not known.take_outdated():
-            return outcome  # it expired, is to be completed first, or has been ended
+            return outcome  # it has expired, must be completed first, or has been ended
         is_open, more = known.status is TransactionStatus.ONGOING, open_in.get(known.producer.id, frozenset())
         if (is_open or more) and too_large(known, self.settings.max_record_bytes, more) is None:
             known.partitions = set(more).union((known.partitions or ()) if is_open else ())
@@ -469,7 +469,7 @@ class TransactionShard:
         return self._counted(outcome)
 
     def is_outdated(self, name: str) -> bool:
-        """Whether the id's decided transaction is to be completed before `end_outdated`."""
+        """Whether the id is still outdated, because its decided transaction must be completed before `end_outdated`."""
         return name in self._transactions and self._transactions[name].is_outdated
 
     # --- readers ------------------------------------------------------------------------------------------------------
@@ -477,12 +477,12 @@ class TransactionShard:
         return described(transactional_id, self._seen(transactional_id))
 
     def _seen(self, transactional_id: str) -> Transaction | TransactionView | None:
-        """The id as readers see it; None if they see none."""
+        """The id as readers see it; None if they do not see it."""
         is_viewed = transactional_id in self._views
         return self._views[transactional_id] if is_viewed else self._transactions.get(transactional_id)
 
     def figures(self) -> Iterator[Sequence[tuple[str, int]]]:
-        """State of each id, and when its open transaction began in ms, -1 without one; in shares, as `list`."""
+        """State of each id, and start of its open transaction in ms (-1 without one), in shares like those of `list`."""
         ids = tuple(self._transactions.values())
         for at in range(0, len(ids), LISTED):
             yield [
@@ -490,7 +490,7 @@ class TransactionShard:
             ]
 
     def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
-        """In shares, each of what LISTED ids have; the caller lets others work in between. InvalidRegularExpression as
+        """Yields the rows in shares, between which the caller lets others work. Raises InvalidRegularExpression as
         `patterns.compiled`."""
         wanted = Wanted(request, now_ms)
         ids = names_of(self._transactions, self._views)

@@ -5,12 +5,12 @@
       ▲          └──────▶ prepare_abort ───▶ complete_abort  ──▶ ongoing …  ◀───────┘
       └── a producer begins again (InitProducerId), from either complete state
 
-Pure. A transition returns nothing and changes this object; `value` is its record. Rules as in Kafka 4.2.1's
-TransactionMetadata; where its source and its log disagree with the KIPs, its log decides.
+Pure. A transition changes this object and returns nothing; `value` is its record. Rules are those of Kafka 4.2.1's
+TransactionMetadata. Where Kafka's source or log disagrees with the KIPs, Kafka's log decides.
 
-Invariants: `TRANSITIONS` has every change of state. A transaction that is prepared ends as it was prepared, whatever happens
-then. With version 2 and after fencing, markers carry a later epoch than every batch of the transaction, so that a late batch is
-fenced in every partition.
+Invariants: `TRANSITIONS` has every change of state. A prepared transaction ends as it was prepared, whatever happens later.
+With version 2 and after fencing, markers have a later epoch than every batch of the transaction, so that every partition fences
+a late batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OpenPartitions = Mapping[int, frozenset[TopicPartition]]
 OpenTransactions = Mapping[ProducerIdAndEpoch, Collection[TopicPartition]]
 TransactionEvent = InitProducer | AddPartitions | EndTransaction
 
-#: The last epoch of a producer id that a client is given (Kafka: Short.MAX_VALUE - 1).
+#: The last epoch of a producer id that a client may get (Kafka: Short.MAX_VALUE - 1).
 LAST_EPOCH = FENCING_EPOCH - 1
 NO_EPOCH = -1
 
@@ -50,10 +50,10 @@ PREPARED = frozenset({_Status.PREPARE_COMMIT, _Status.PREPARE_ABORT})
 COMPLETED = frozenset({_Status.COMPLETE_COMMIT, _Status.COMPLETE_ABORT})
 #: States in which no transaction is open.
 IDLE = COMPLETED | {_Status.EMPTY}
-#: Ms after a transaction in which a commit without records is to be retried; later it is refused.
+#: Milliseconds after a transaction in which a commit without records is retriable; later it is refused.
 EARLY_END_MS = 1_000
 
-#: The states that may follow a state. Kafka's PREPARE_EPOCH_FENCE is never recorded; fencing is a step to PREPARE_ABORT here.
+#: The states that may follow a state. Kafka never records its PREPARE_EPOCH_FENCE; here fencing goes directly to PREPARE_ABORT.
 TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
     _Status.EMPTY: frozenset({_Status.EMPTY, _Status.ONGOING, _Status.PREPARE_ABORT, _Status.DEAD}),
     _Status.ONGOING: frozenset({_Status.ONGOING, _Status.PREPARE_COMMIT, _Status.PREPARE_ABORT}),
@@ -68,19 +68,19 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
-#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: 130,000 ids.
-#: They stay for `transactional.id.expiration.ms`, a week.
+#: Most bytes of the transactional ids of a node, with the partitions of their transactions: 130,000 ids. They stay for
+#: `transactional.id.expiration.ms`, a week.
 IDS_BYTES = 256 << 20
-#: Bytes that a transactional id takes in memory besides its name, and a partition of its transaction.
+#: Bytes of memory of a transactional id without its name, and of a partition of its transaction.
 ID_BYTES, KEPT_PARTITION_BYTES = 1_950, 200
-#: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
+#: Most bytes in a record's value of everything except partitions, of a topic without its name, and of a partition.
 VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
 #: Size of a partition whose topic has a name of 249 characters, the longest.
 PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """The partitions in order. To sort the pairs of thousands takes several times as long."""
+    """The partitions in order. Sorting thousands of pairs instead would take several times as long."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
@@ -92,7 +92,7 @@ def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 
 class Waiting(NamedTuple):
-    """A request that waits for the markers of the transaction before."""
+    """A request that waits for the markers of the previous transaction."""
 
     event: TransactionEvent
     waiter: object
@@ -100,7 +100,7 @@ class Waiting(NamedTuple):
 
 
 class UnexpectedStatus(Exception):
-    """A change of state that cannot happen: a defect of the code that asks for it."""
+    """A change of state that cannot happen: a defect of the caller."""
 
 
 class TransactionView(NamedTuple):
@@ -114,12 +114,12 @@ class TransactionView(NamedTuple):
 
 
 class Transaction:
-    """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
-    `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
-    completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. `is_outdated`:
-    newer records of it may be lost, and what its producer has open is to be aborted before another one begins.
-    `is_alone`: it is certain that no other transaction has this one's epoch. Times are in ms, `start_ms` -1 before the
-    first transaction."""
+    """`last_epoch` is the client's epoch before `producer`'s, which identifies a repeated request; a restart forgets it.
+    `previous_id` is the producer id whose epochs were used up last, `next_id` the id that replaces `producer`'s when the
+    transaction completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of the newest record, None before the first.
+    `is_outdated` means that newer records may be lost, and the producer's open transaction must be aborted before another
+    producer begins. `is_alone` means that certainly no other transaction has this one's epoch. Times are in ms, `start_ms` -1
+    before the first transaction."""
 
     __slots__ = (
         "client_version",
@@ -156,37 +156,37 @@ class Transaction:
         self.client_version = 0
         self.recorded: TransactionView | None = None
         self.is_outdated = self.is_alone = False
-        #: The `kept_bytes` that its shard has counted.
+        #: The result of `kept_bytes` that its shard last counted.
         self.counted_bytes = 0
-        #: When the open transaction is aborted, and when the idle id is forgotten.
+        #: The timers at which the open transaction is aborted, and the idle id is forgotten.
         self.timeout, self.expiry = Timer(self), Timer(self)
-        #: Requests that wait for the markers of the transaction before theirs.
+        #: Requests that wait for the markers of the previous transaction.
         self.waiting: deque[Waiting] = deque()
 
     def enter(self, status: TransactionStatus, now_ms: int) -> None:
-        """UnexpectedStatus where `TRANSITIONS` has none."""
+        """Changes the state. Raises UnexpectedStatus if `TRANSITIONS` does not have the change."""
         if status not in TRANSITIONS[self.status]:
-            raise UnexpectedStatus(f"{self.transactional_id}: {self.status.name} is not followed by {status.name}")
+            raise UnexpectedStatus(f"{self.transactional_id}: no transition from {self.status.name} to {status.name}")
         self.status, self.update_ms = status, now_ms
 
     # --- its producer -------------------------------------------------------------------------------------------------
     @property
     def is_exhausted(self) -> bool:
-        """Whether its id has no epoch left to give."""
+        """Whether its producer id has no epoch left."""
         return self.producer.epoch >= LAST_EPOCH
 
     def is_known(self, expected: ProducerIdAndEpoch) -> bool:
-        """Whether a client may continue as `expected`: this producer, or the one before its id was replaced."""
+        """Whether a client may continue as `expected`: this producer, or the producer before its id was replaced."""
         if expected == NO_PRODUCER or self.producer.epoch == NO_EPOCH or expected.id == self.producer.id:
             return True
         return expected.id == self.previous_id and expected.epoch >= LAST_EPOCH
 
     def begin_producer(self, expected: ProducerIdAndEpoch, spare_id: int, timeout_ms: int, now_ms: int) -> bool:
-        """A producer begins: the next epoch, or a new id where none is left. A client that continues as the previous producer
-        has lost the answer and gets it again. False if `expected` is older than that: it is fenced."""
+        """Begins a producer with the next epoch, or with a new id if no epoch is left. A client that continues as the previous
+        producer has lost the answer and gets it again. Returns False if `expected` is older and therefore fenced."""
         current = self.producer
         goes_on = expected.epoch == current.epoch
-        if current.epoch == FENCING_EPOCH:  # the client that it fenced has the last epoch
+        if current.epoch == FENCING_EPOCH:  # the fenced client has the last epoch
             goes_on = expected.epoch == self.last_epoch
         if self.is_exhausted and (goes_on or expected.epoch == NO_EPOCH):
             self.previous_id, self.last_epoch = current.id, expected.epoch
@@ -212,18 +212,19 @@ class Transaction:
         self.start_ms = now_ms
 
     def add(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> None:
-        """Opens the transaction, unless it is open, with these partitions in it."""
+        """Adds these partitions to the transaction, and opens it if it is not open."""
         if self.status is not TransactionStatus.ONGOING:
             self._start(client_version, now_ms)
-        # As in Kafka: once the new id is in use, no client repeats the end of the previous id's last transaction.
+        # As in Kafka, the previous id is forgotten: once the new id is in use, no client repeats the end of the previous id's
+        # last transaction.
         self.previous_id = NO_PRODUCER_ID
         self.partitions = (self.partitions or set()).union(partitions)
         self.client_version = client_version
         self.enter(TransactionStatus.ONGOING, now_ms)
 
     def prepare(self, *, commit: bool, client_version: int, spare_id: int, now_ms: int) -> None:
-        """Decides the transaction as the client asks. With version 2 the next epoch begins, and markers carry it. So no late
-        batch of this transaction passes for one of the next."""
+        """Decides the transaction as the client requests. With version 2 the next epoch begins, and the markers have it. So no
+        late batch of this transaction can enter the next one."""
         if self.status is not TransactionStatus.ONGOING:
             self._start(client_version, now_ms)
         self.client_version = client_version
@@ -235,9 +236,9 @@ class Transaction:
         self.enter(TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT, now_ms)
 
     def fence(self, version: int, now_ms: int) -> None:
-        """Decides to abort under an epoch that no client has: the producer is late, or another one begins. `version` is the
-        cluster's `transaction.version`. From version 2 on, the producer may begin again with its known epoch until another
-        producer has begun. In earlier versions it is fenced."""
+        """Decides to abort, under an epoch that no client has, because the transaction timed out or another producer begins.
+        `version` is the cluster's `transaction.version`. From version 2 on, the producer may begin again with its known epoch
+        until another producer has begun. In earlier versions it is fenced."""
         is_known = version >= EPOCH_PER_TRANSACTION
         self.client_version = version if is_known else 0
         self.last_epoch = self.producer.epoch if is_known else NO_EPOCH
@@ -247,9 +248,10 @@ class Transaction:
     def has_lost(
         self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int], open_in: OpenTransactions | None = None
     ) -> bool:
-        """Whether newer records of it, or records of its open transaction, are gone. The partitions `lost` have lost their
-        newest ones; None: the partition that it is recorded in. `epochs` are those that partitions know, by producer id: one
-        later than its own was given by a record that is gone. `open_in` is as for `has_undecided`."""
+        """Whether newer records of the id, or records of its open transaction, are lost. The partitions `lost` have lost their
+        newest records; None means that the partition with the id's own records has. `epochs` are the latest epochs that
+        partitions know, by producer id. If one is later than this producer's, a lost record assigned it. `open_in` is as for
+        `has_undecided`."""
         if lost is None or epochs.get(self.producer.id, NO_EPOCH) > self.producer.epoch:
             return True
         if open_in and self.has_undecided(open_in):
@@ -257,26 +259,28 @@ class Transaction:
         return self.status is TransactionStatus.ONGOING and not lost.isdisjoint(self.partitions or ())
 
     def has_undecided(self, open_in: OpenTransactions) -> bool:
-        """Whether a partition has a transaction open under its present epoch that is not its present one: the marker of an
-        earlier one is lost. Before version 2 all have one epoch, so the next joins it, and its marker decides both."""
+        """Whether a partition has an open transaction of the present producer epoch that is not the present transaction,
+        because the marker of an earlier one is lost. Before version 2 all transactions have one epoch, so the next transaction
+        joins the open one, and its marker decides both."""
         return not (self.partitions or set()).issuperset(open_in.get(self.producer, ()))
 
     def outdate(self) -> None:
-        """Newer records of it, or records of its transaction, are lost: no client may continue as its producer, which may have
-        had any later epoch since. The next producer gets another id. A decided transaction is completed first, as decided."""
+        """Marks the id after newer records of it, or records of its transaction, were lost. No client may continue as its
+        producer, which may have had any later epoch since. The next producer gets another id. A decided transaction is
+        completed first, as decided."""
         self.is_outdated = True
         if self.status not in PREPARED:
             self.last_epoch, self.producer = NO_EPOCH, self.producer._replace(epoch=FENCING_EPOCH)
 
     def take_outdated(self) -> bool:
-        """Whether an outdated producer is to be ended now; afterwards it is no longer outdated."""
+        """Whether an outdated producer must be ended now. If so, it is no longer outdated afterwards."""
         is_due = self.is_outdated and self.status not in PREPARED
         self.is_outdated &= not is_due
         return is_due
 
     def complete(self, now_ms: int) -> None:
-        """All markers are written. The record has version 2 only if the transaction was alone in its epoch: one that was fenced
-        has markers of version 2, also if its client knew none."""
+        """Called when all markers are written. The record has version 2 only if the transaction was alone in its epoch, because
+        a fenced transaction has markers of version 2 even if its client does not know them."""
         is_commit = self.status is TransactionStatus.PREPARE_COMMIT
         if self.next_id != NO_PRODUCER_ID:
             self.previous_id, self.producer, self.next_id = (
@@ -293,17 +297,17 @@ class Transaction:
 
     def is_early_end(self, event: EndTransaction, now_ms: int) -> bool:
         """Whether a client of version 2 commits its next transaction while the last one is being completed, or soon after, and
-        none of its records is here. Kafka's Java producer does if its two threads meet at the wrong moment: it asks whether
-        records wait to be sent, then takes the request that ends the transaction, and both can come between. It waits for its
-        records if it has to retry; INVALID_TXN_STATE would end it. A Kafka broker needs longer to complete a transaction,
-        and so answers CONCURRENT_TRANSACTIONS nearly always."""
+        none of the transaction's records has arrived. A race between the two threads of Kafka's Java producer does this. Its
+        sender checks for unsent records and then takes the request that ends the transaction, and both may be added in between.
+        The producer sends its records before a retry, but INVALID_TXN_STATE would end it. A Kafka broker needs longer to
+        complete a transaction, so it nearly always returns CONCURRENT_TRANSACTIONS."""
         if not event.commit or event.client_version < EPOCH_PER_TRANSACTION or event.producer != self.following:
             return False
         return self.status in PREPARED or (self.status in COMPLETED and 0 <= now_ms - self.update_ms < EARLY_END_MS)
 
     @property
     def following(self) -> ProducerIdAndEpoch:
-        """The producer as which the client continues after it has ended its transaction."""
+        """The id and epoch with which the client continues after it has ended its transaction."""
         return self.producer if self.next_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_id, 0)
 
     @property
@@ -317,7 +321,7 @@ class Transaction:
         )
 
     def kept_bytes(self, partitions: int = 0) -> int:
-        """Memory that the id takes with so many partitions more in its transaction, in bytes."""
+        """Bytes of memory of the id with this number of additional partitions in its transaction."""
         count = len(self.partitions or ()) + partitions
         return ID_BYTES + getsizeof(self.transactional_id) + count * KEPT_PARTITION_BYTES
 
@@ -346,13 +350,13 @@ class Transaction:
         )
 
     def surely_fits(self, most: int, more: Collection[TopicPartition]) -> bool:
-        """Whether the partitions are so few that `record_bytes` is at most `most` whatever their names."""
+        """Whether the partitions are so few that `record_bytes` is at most `most`, whatever their names are."""
         count = len(self.partitions or ()) + len(more)
         return record_bytes(4 * len(self.transactional_id), VALUE_BYTES + count * PARTITION_AT_MOST_BYTES) <= most
 
     def record_bytes(self, more: Iterable[TopicPartition] = ()) -> int:
-        """Maximum bytes of a batch with its record, if these partitions are in its transaction. Covers the later
-        records of that transaction, too."""
+        """Most bytes of a batch with its record, if these partitions are in its transaction. Later records of that transaction
+        are not larger."""
         topics: dict[str, int] = {}
         for topic, _ in (self.partitions or set()).union(more):
             topics[topic] = topics.get(topic, 0) + 1
@@ -360,18 +364,18 @@ class Transaction:
         return record_bytes(len(self.transactional_id.encode()), VALUE_BYTES + names)
 
     def check_completion(self, most: int) -> None:
-        """CoordinatorRecordTooLarge if the record of its completed transaction, which has no partitions, takes more bytes than
-        `most`: the topic's max.message.bytes was lowered since the decision."""
+        """Raises CoordinatorRecordTooLarge if the record of its completed transaction, which has no partitions, takes more than
+        `most` bytes, because the topic's max.message.bytes was lowered since the decision."""
         size = record_bytes(len(self.transactional_id.encode()), VALUE_BYTES)
         if size > most:
             raise CoordinatorRecordTooLarge(
-                f"{self.transactional_id!r}: completing its transaction takes a record of {size} bytes, and {most} fit; raise "
-                "max.message.bytes of __transaction_state"
+                f"{self.transactional_id!r}: completing its transaction takes a record of {size} bytes, more than {most}; "
+                "raise max.message.bytes of __transaction_state"
             )
 
     @classmethod
     def loaded(cls, transactional_id: str, value: TransactionValue) -> Generator[None, None, Transaction]:
-        """The id of a record. Each partition is a step."""
+        """The id from its record. Each partition is a step."""
         found = cls(transactional_id, value.producer_id, value.timeout_ms, value.update_timestamp)
         found.producer = ProducerIdAndEpoch(value.producer_id, value.producer_epoch)
         found.previous_id, found.next_id = value.previous_producer_id, value.next_producer_id
@@ -384,7 +388,7 @@ class Transaction:
                     yield
         found.start_ms = value.start_timestamp
         found.client_version = value.client_version
-        # A transaction that is to be aborted may have been fenced, and its client may not have known version 2.
+        # A transaction with a decided abort may have been fenced, and its client may not know version 2.
         is_clients = value.status is not TransactionStatus.PREPARE_ABORT
         found.is_alone = is_clients and value.client_version >= EPOCH_PER_TRANSACTION
         found.recorded = found.view
