@@ -60,29 +60,29 @@ class ControllerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request, context):
-        """Registers a starting broker. It is fenced until its heartbeats say that it is ready.
+        """Registers a starting broker. The broker is fenced until its heartbeats say that it is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Execute(self, request, context):
-        """Carries one command out, once however often it comes.
+        """Carries out one command, once however often it is sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request_iterator, context):
-        """Heartbeats of one registration. The stream's end is heard of soon; silence after the session timeout.
+        """Heartbeats of one registration. The controller notices the stream's end soon, and silence after the session timeout.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Follow(self, request, context):
-        """The metadata's entries after a position, for ever. A position that the controller does not have is answered with a
-        snapshot first.
+        """The metadata's entries after a position, without end. For a position that the controller does not have, a snapshot comes
+        first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
