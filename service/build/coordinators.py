@@ -94,7 +94,7 @@ class NodeCoordinators:
 def build_coordinators(
     ground: Ground, configs: NodeConfigs, partitions: Partitions, disk: DiskGuard, *, now: Callable[[], Now]
 ) -> NodeCoordinators:
-    """`now` is the time by which offsets expire."""
+    """`now` returns the time that decides when offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
     #: List requests have their own slots, so they do not wait for shards that load.
     scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)

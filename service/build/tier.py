@@ -35,7 +35,7 @@ class Tier:
 
 
 def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: HomeGuard, directory_id: str) -> Tier:
-    """Builds the parts. StorageError if the cache directory cannot be created."""
+    """Builds the parts. Raises StorageError if the cache directory cannot be created."""
     host, broker = ground.host, configs.broker
     cache = _empty_cache(ground, broker.tidelog_tier_chunk_cache_bytes)
     client.on_end = cache.remove_strays
@@ -74,7 +74,7 @@ def _claim(ground: Ground, configs: NodeConfigs, home: HomeGuard, directory_id: 
 
 
 def _empty_cache(ground: Ground, size: int) -> ChunkCache:
-    """An empty cache; removes the chunks of an earlier run. StorageError if the directory cannot be created."""
+    """An empty cache; removes the chunks of an earlier run. Raises StorageError if the directory cannot be created."""
     directory = cache_directory_of(ground.settings)
     shutil.rmtree(directory, ignore_errors=True)
     try:

@@ -33,7 +33,7 @@ def url_of(at: Endpoint) -> str:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Parses HOST:PORT, [IPV6]:PORT or :PORT. ValueError for other text."""
+    """Parses HOST:PORT, [IPV6]:PORT or :PORT. Raises ValueError for other text."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > MAX_PORT:
         raise ValueError("write HOST:PORT, or :PORT for every address of this machine")

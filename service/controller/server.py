@@ -214,7 +214,7 @@ class ControllerService(ControllerServicer):
             part = following
 
     def _check_cluster(self, cluster_id: str) -> None:
-        """WrongCluster if the broker belongs to another one."""
+        """Raises WrongCluster if the broker belongs to another cluster."""
         own = self._metadata.image.cluster_id
         if cluster_id and cluster_id != own:
             raise WrongCluster(

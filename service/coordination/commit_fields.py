@@ -101,7 +101,7 @@ def _encode_entry(
 
 
 def encode_offset_key(group: str, topic: str, partition: cython.longlong) -> bytes:
-    """ValueError if a name is longer than 32,767 bytes."""
+    """Raises ValueError if a name is longer than 32,767 bytes."""
     name: bytes = group.encode()
     topic_name: bytes = topic.encode()
     size: cython.Py_ssize_t = len(name)

@@ -15,12 +15,12 @@ class CommitTimeout:
         self._loop = loop
         self._timeout_ms = timeout_ms
         self._overdue = overdue
-        #: The loop's time at which a batch is overdue, and the shard's `written` after the batch.
+        #: For each batch, the loop's time at which it is overdue, and the shard's `written` after it.
         self._batches: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def appended(self, through: int) -> None:
-        """The batch that ends the shard's first `through` records waits to be committed."""
+        """Starts the wait for the batch that ends with the shard's record number `through`."""
         if self._timeout_ms is None:
             return
         self._batches.append((self._loop.time() + self._timeout_ms / 1000, through))

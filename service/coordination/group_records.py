@@ -121,7 +121,7 @@ MemberFields = tuple[bytes, int, int, bytes, bytes]
 
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
-    """ValueError if a name is longer than 32,767 bytes."""
+    """Raises ValueError if a name is longer than 32,767 bytes."""
     if isinstance(key, OffsetKey):
         return encode_offset_key(key.group, key.topic, key.partition)
     writer = FieldWriter(_GROUP)
@@ -220,7 +220,7 @@ def _short_offset(data: bytes) -> CommittedOffset | None:
 
 
 def encode_group(value: GroupMetadata) -> bytes:
-    """Version 3, as Kafka writes. ValueError if a name does not fit."""
+    """Encodes version 3, as Kafka does. Raises ValueError if a name does not fit."""
     return encode_head(value, len(value.members)) + encode_members(
         [
             (
@@ -236,7 +236,7 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 
 def encode_names(member_id: str, instance: str | None, client_id: str, host: str) -> bytes:
-    """The first fields of a member in a group's record. ValueError if a name does not fit."""
+    """The first fields of a member in a group's record. Raises ValueError if a name does not fit."""
     return b"".join(
         (_string(member_id), _NULL if instance is None else _string(instance), _string(client_id), _string(host))
     )

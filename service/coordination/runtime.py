@@ -9,7 +9,7 @@ could undo. While no record is pending, answers are released at once.
 
 Invariants: requests of a group or a transactional id are decided in the order of their arrival, except that heartbeats may pass
 waiting requests. A shard whose write failed makes no further decision. Loading takes at most SLICE_S of a turn. Not promised:
-the decision of a failed request may have been written; clients retry.
+that a failed request's decision is not in the log. Clients retry.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ShardHost(Generic[State]):
         self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests whose answer is not decided yet.
         self._waiting: set[asyncio.Future[Any]] = set()
-        #: The next tick, and the deadline that it was planned for.
+        #: The next tick, and the deadline for which it is planned.
         self._timer: asyncio.TimerHandle | None = None
         self._planned_ms = 0
         #: The loop's time before which no session ends.
@@ -280,7 +280,7 @@ class ShardHost(Generic[State]):
     def _committed(self, through: int) -> None:
         self._timeout.committed(through)
         self._shard.committed(through)
-        if len(self._answers) == 1 and self._answers[0][0] <= through:  # a commit that came alone
+        if len(self._answers) == 1 and self._answers[0][0] <= through:  # a single commit
             _, waiter, answer = self._answers.popleft()
             give(waiter, answer)
         elif self._answers:
@@ -334,7 +334,7 @@ class ShardHost(Generic[State]):
         try:
             outcome = self._decided(self._shard.tick, now_ms)
         except LogError as error:
-            if self.state is _ACTIVE:  # else it is loaded again already
+            if self.state is _ACTIVE:  # otherwise it is being reloaded already
                 self._broken(error)  # no request gets this error, and no further tick would be planned
             return
         self._take(outcome)
@@ -352,7 +352,7 @@ class ShardHost(Generic[State]):
                 # The partition is first compared with the store. This is not a failure; clients wait as during a load.
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
-            except Exception as error:  # noqa: BLE001 - also by a defect it is tried again, and says so
+            except Exception as error:  # noqa: BLE001 - the load is retried after a defect, too, and the log says so
                 if self.state is ShardState.LOADING:
                     events.error(log, "coordinator.unreadable", partition=self.partition, error=error)
                 why = NotCoordinator(f"{self.partition} cannot be loaded: {error}; find the coordinator again")

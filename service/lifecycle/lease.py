@@ -4,7 +4,7 @@ A process that was paused continues with old metadata. Meanwhile the controller 
 elected a leader on another disk. So a broker appends only for one session timeout after its last contact with its controller.
 An absent controller extends the lease, too: it elects no leader, so the brokers continue to serve without it.
 
-Pure: times are milliseconds of one steady clock. Not promised: a broker that is cut off from its controller does not stop. It
+Pure: times are milliseconds of one steady clock. Not promised: that a broker stops when it is cut off from its controller. It
 leads until it learns of its successor.
 """
 

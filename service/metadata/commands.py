@@ -196,7 +196,7 @@ class FenceBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class ShutDownBroker(Command[None]):
-    """Takes its leaderships from a registered broker that wants to stop."""
+    """Removes the leaderships of a registered broker that wants to stop."""
 
     broker_id: int
     broker_epoch: int
@@ -211,7 +211,7 @@ class UnregisterBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class LeadEverything(Command[None]):
-    """Makes a starting single node the leader of every partition that it has a replica of."""
+    """Makes a starting single node the leader of every partition of which it has a replica."""
 
     broker_id: int
 

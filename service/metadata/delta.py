@@ -88,7 +88,7 @@ class Delta:
         return self._changed[name] if name in self._changed else getattr(self._base, name)
 
     def _id(self, raw: bytes) -> TopicId:
-        """The topic id in a record, noted as touched. MetadataCorrupt if it is not 16 bytes."""
+        """The topic id in a record, noted as touched. Raises MetadataCorrupt if it is not 16 bytes."""
         if len(raw) != 16:
             raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
         topic_id = TopicId(raw)

@@ -107,7 +107,8 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str |
 
 
 def _unsupported(image: MetadataImage, name: str, level: int) -> str | None:
-    """Names a broker that does not support the level; None if all do. One that has registered no features supports none."""
+    """Names a broker that does not support the level; None if all do. A broker that has registered no features supports
+    none."""
     for broker in image.brokers.values():
         found = [LevelRange(each.lowest, each.highest) for each in broker.features if each.name == name]
         levels = found[0] if found else _OFF

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 _LENGTH = struct.Struct(">I")
 _TERM_INDEX = struct.Struct(">QQ")
 
-# Where a frame's header may begin: term and index below 2^32 (a log reaches neither), the index not 0.
+# Matches the possible start of a frame's header: term and index are below 2^32 (no log exceeds that), and the index is not 0.
 _HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\S]{4})")
 
 
@@ -67,9 +67,8 @@ def decode(data: bytes, position: int = 0) -> Frame | None:
 
 
 def scan(data: bytes, first_index: int, name: str) -> Scan:
-    """Reads a log whose first frame has `first_index`, without a torn end. MetadataCorrupt, naming the file `name` and the
-    position,
-    if frames follow the unreadable bytes or are out of order."""
+    """Reads a log whose first frame has `first_index`, without a torn end. Raises MetadataCorrupt, which names the file `name`
+    and the position, if frames follow the unreadable bytes or are out of order."""
     frames: list[Frame] = []
     position, expected, term = 0, first_index, 0
     while (frame := decode(data, position)) is not None:

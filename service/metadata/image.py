@@ -47,7 +47,7 @@ class MetadataImage:
     """All metadata after one batch. Its mappings are read-only; `apply_batch` returns the next image.
 
     `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket last confirmed for this node, 0 before
-    the first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the last batch touched.
+    the first; `unconfirmed_starts` are the claims made since, oldest first. `changes` has the changes of the last batch.
     """
 
     cluster_id: str = ""
@@ -105,7 +105,7 @@ class MetadataImage:
         return self.apply_batch((record,))
 
     def apply_batch(self, records: Iterable[pb.MetadataRecord]) -> MetadataImage:
-        """The image after all of `records`. MetadataCorrupt if one of them does not match the state."""
+        """The image after all of `records`. Raises MetadataCorrupt if one of them does not match the state."""
         delta = Delta(self)
         for record in records:
             delta.apply(record)

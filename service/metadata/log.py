@@ -5,8 +5,8 @@ the disk is busy share the next fsync (group commit). There are two images. `ima
 `proposed`, after all accepted entries, is the base of the next plan, so that two requests for the same name cannot both succeed
 while the first waits for the disk.
 
-Invariants: entries apply in the order proposed; `image` shows durable entries only; a proposal is whole or absent. When the
-disk refuses an entry, it and all later proposals fail with StorageError, `proposed` falls back to `image`, and the next
+Invariants: entries apply in the order proposed; `image` shows durable entries only; a proposal is whole or absent. When an
+entry cannot be written, its proposals and all later ones fail with StorageError, `proposed` falls back to `image`, and the next
 proposal tries the disk again.
 
 Not thread-safe: call it on the event loop. Disk work runs in one thread of its own.
@@ -71,7 +71,7 @@ class MetadataLog:
         #: The last accepted proposal's future; not read before the first.
         self._newest: asyncio.Future[int]
         self._listeners: list[Listener] = []
-        #: Number of writes that the disk refused since opening.
+        #: Number of writes that have failed since opening.
         self.refused = 0
         self._writer: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-log")
@@ -111,7 +111,7 @@ class MetadataLog:
 
     @property
     def path(self) -> str:
-        """Path of the file that entries are appended to; changes with each snapshot."""
+        """Path of the file to which entries are appended; changes with each snapshot."""
         return self._store.path
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -123,7 +123,7 @@ class MetadataLog:
 
     def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
         """Appends `records` as one atomic batch. The future resolves to the index of their entry once they are durable and
-        applied, or to StorageError if the disk refused them (nothing changed; retry later).
+        applied. It fails with StorageError if they could not be written (nothing changed; retry later).
 
         Raises immediately, with nothing proposed: MetadataCorrupt if the records do not match the state (a defect of the
         planner), InvalidRequest if they are too large, StorageError if too many proposals wait or the log is closed.
@@ -149,7 +149,7 @@ class MetadataLog:
 
     async def settled(self) -> None:
         """Returns once all proposals accepted so far are in `image`, immediately if none is waiting. Raises StorageError if the
-        disk refused the last one."""
+        last one could not be written."""
         if self._waiting or self._writer is not None:
             await asyncio.shield(self._newest)
 

@@ -117,7 +117,7 @@ def new_topic_id(image: MetadataImage, rng: Rng) -> TopicId:
 
 
 def check_topic_name(name: str) -> None:
-    """InvalidTopic unless Kafka allows the name."""
+    """Raises InvalidTopic unless Kafka allows the name."""
     complaint = None
     if not name:
         complaint = "the empty string is not allowed"
@@ -132,8 +132,8 @@ def check_topic_name(name: str) -> None:
 
 
 def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, topic_id: TopicId) -> TopicPlan:
-    """Plans a new topic. InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions, InvalidReplicationFactor,
-    InvalidReplicaAssignment or PolicyViolation, whichever applies first in Kafka's order."""
+    """Plans a new topic. Raises InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions,
+    InvalidReplicationFactor, InvalidReplicaAssignment or PolicyViolation, whichever applies first in Kafka's order."""
     if topic.name == METADATA_TOPIC:
         raise InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     check_topic_name(topic.name)
@@ -157,14 +157,14 @@ def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, to
 def create_partitions(
     image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
 ) -> Records:
-    """Records that grow the topic to `count` partitions in total; `assignments` are the broker ids of each new one.
-    UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, PolicyViolation."""
+    """Records that grow the topic to `count` partitions in total; `assignments` are the broker ids of each new one. Raises
+    UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment or PolicyViolation."""
     topic = _existing_topic(image, name)
     current = len(topic.partitions)
     if name in COORDINATED_TOPICS and count > current:
         raise InvalidPartitions(
-            f"{name} keeps its {current} partition(s): a group or a transactional id is assigned to a partition by "
-            "their number, so with another number its state would no longer be found."
+            f"{name} keeps its {current} partition(s): their number decides which of them has a group or a "
+            "transactional id, so with another number these would not be found."
         )
     if count == current:
         raise InvalidPartitions(f"Topic already has {current} partition(s).")
@@ -189,7 +189,7 @@ def create_partitions(
 
 
 def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple[Records, TopicImage]:
-    """Records that hide the topic and free its name, and the topic before its deletion. UnknownTopicOrPartition,
+    """Records that hide the topic and free its name, and the topic before its deletion. Raises UnknownTopicOrPartition or
     TopicDeletionDisabled."""
     if not configs.broker(image).delete_topic_enable:
         raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
@@ -238,7 +238,7 @@ def skip_producer_ids(image: MetadataImage) -> Records:
 
 
 def topic_files_seen(image: MetadataImage, revisions: Mapping[TopicId, int]) -> Records:
-    """Records the `topic.json` revisions that the bucket has shown, for live topics. No records if all are known."""
+    """Records the `topic.json` revisions that the bucket has shown, for live topics. Returns no records if all are known."""
     new = {
         topic_id: revision
         for topic_id, revision in revisions.items()
@@ -264,7 +264,7 @@ def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
 
 
 def lead_everything(image: MetadataImage, broker_id: int) -> Records:
-    """Makes a starting single node the leader of every partition that it has an in-sync replica of, with the next leader
+    """Makes a starting single node the leader of every partition of which it has an in-sync replica, with the next leader
     epoch."""
     records = []
     for topic in image.topics.values():
@@ -362,7 +362,7 @@ def _automatic_assignments(
 
 
 def _check_replicas(number: int) -> None:
-    """InvalidReplicationFactor for more replicas than a partition can have."""
+    """Raises InvalidReplicationFactor for more replicas than a partition can have."""
     if number > 1:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {number} time(s): a partition has one replica here, and its history is as "

@@ -79,7 +79,7 @@ class MetadataStore:
 
     @property
     def path(self) -> str:
-        """Path of the log file that entries are appended to."""
+        """Path of the log file to which entries are appended."""
         return self._path
 
     @property

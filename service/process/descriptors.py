@@ -35,8 +35,8 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of `limit` descriptors: the number of Kafka `connections`, of `grpc` and of `http` ones. `wanted` is the limit
-    that would suffice for all."""
+    """Shares of `limit` descriptors: the numbers of Kafka `connections`, `grpc` connections and `http` connections. `wanted` is
+    the limit that would suffice for all."""
 
     limit: int
     wanted: int
@@ -66,7 +66,7 @@ def open_limit() -> int:
 
 
 def raise_limit() -> int:
-    """Raises the soft limit to the hard one; returns the number of files that the process may open."""
+    """Raises the soft limit to the hard limit. Returns the number of files that the process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return soft

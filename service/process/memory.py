@@ -37,8 +37,8 @@ def resident_bytes() -> int:
 
 def keep_freed_blocks() -> bool:
     """Makes glibc serve blocks of megabytes from its heap and keep freed ones until a trim. By default it maps and unmaps each
-    block, and the page faults cost more than the work on it (4 MiB received over gRPC: 0.7 instead of 4 ms). False with another
-    C library."""
+    block, and the page faults cost more than the work on it (4 MiB received over gRPC: 0.7 instead of 4 ms). Returns False with
+    another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(
         mallopt(parameter, value) == 1

@@ -29,8 +29,8 @@ _RESET_ON_FORK = 1
 
 
 def shorten_slice(nanoseconds: int = SHORTEST_SLICE_NS) -> bool:
-    """Sets the calling thread's slice and keeps its nice value. False if the system refuses, or if the thread has another
-    scheduling policy."""
+    """Sets the calling thread's slice and keeps its nice value. Returns False if the system refuses, or if the thread has
+    another scheduling policy."""
     calls = _CALLS.get(platform.machine())
     if calls is None or not hasattr(os, "sched_getscheduler"):
         return False

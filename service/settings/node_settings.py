@@ -48,7 +48,7 @@ class NodeSettings(BaseModel):
 
     `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
     (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. `controller` is the
-    address of another node's `controller_listener`, whose cluster this node is a broker of. With `new_cluster` an empty
+    address of another node's `controller_listener`; this node is then a broker of that cluster. With `new_cluster` an empty
     directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
     `verify` the bucket is checked first. If `brokers` is above one, a supervisor starts them and passes `supervised` to each;
     `auto` means one broker per core. `broker` holds Kafka's broker configs, by name."""

@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """A broker: the address of its HTTP listener, None while it does not serve, and how often it was started again."""
+    """A broker: the address of its HTTP listener, None while it does not serve, and the number of its restarts."""
 
     http: str | None
     restarts: int

@@ -219,7 +219,7 @@ class TakeOver:
             try:
                 topic_id = TopicId.parse(text)
             except ValueError:
-                continue  # nothing of ours
+                continue  # not one of our objects
             manifests[topic_id] = await self._patiently(lambda q=question: self._client.ask(q))  # type: ignore[misc]
         return SeenTopic(name, state, manifests)
 

@@ -260,7 +260,7 @@ class CommittedOffsets:
         return (entry is not None and not _is_removed(entry)) or self.is_open(group, partition)
 
     def partitions(self, group: str) -> list[TopicPartition]:
-        """The partitions that a group has an offset of, as written or in an open transaction."""
+        """The partitions of which a group has an offset, as written or in an open transaction."""
         return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
 
     def shares(self, group: str) -> list[Sequence[TopicPartition]]:
@@ -293,7 +293,8 @@ class CommittedOffsets:
         return not self._committed.get(group, _NOTHING).keys() <= overlay.keys()
 
     def names(self) -> Iterator[str]:
-        """The groups that have an offset or a tombstone, some perhaps twice. No copy: write nothing during the iteration."""
+        """The groups that have an offset or a tombstone, some perhaps twice. Nothing is copied, so nothing may be written
+        during the iteration."""
         return chain(self._committed, self._overlay, self._open)
 
     def groups(self) -> set[str]:

@@ -266,7 +266,7 @@ class GroupOffsets:
                     removed.append(key)
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
         too_large = self.tombstone_error(request.group, {each.topic for each in removed}) if removed else None
-        if too_large is not None:  # as in Kafka, none of the request is done
+        if too_large is not None:  # as in Kafka, the whole request fails
             return OffsetsDeleted(too_large)
         for number, key in enumerate(removed):
             self.remove(request.group, key, record_number + number, outcome)
@@ -392,7 +392,7 @@ def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
             return None
         subscription = next((each.metadata for each in member.protocols if each.name == group.protocol), None)
         if subscription is None:
-            continue  # it has joined since
+            continue  # the member has joined meanwhile
         found = subscribed_topics(subscription)
         if found is None:
             return None
@@ -414,7 +414,7 @@ def _refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted
 def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetCommit) -> LogError | None:
     """The error that refuses the whole request; None if it is accepted."""
     is_outside = request.generation < 0
-    if not request.group and isinstance(request, TxnOffsetCommit):  # OffsetCommit takes it, for old clients
+    if not request.group and isinstance(request, TxnOffsetCommit):  # OffsetCommit accepts it, for old clients
         return InvalidGroupId("the group id is empty; set group.id")
     if group is None:
         if is_outside:

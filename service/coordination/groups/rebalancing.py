@@ -89,7 +89,7 @@ class Rebalancing:
             self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
     def _all_heard(self, group: ClassicGroup, members: Iterable[Member], now_ms: int) -> None:
-        """As `heard` for each, in half the time: there may be thousands, in one turn of the loop."""
+        """Like `heard` for each member, in half the time, because there may be thousands in one turn of the loop."""
         set_deadline = self._deadlines.set
         for member in members:
             if member.session is None:
@@ -202,8 +202,8 @@ class Rebalancing:
             self.complete(group, now_ms, outcome)
 
     def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Removes the dynamic members that have not joined and begins the next generation; waits again if no member has joined.
-        It may take steps, so the caller must not change the group after the call."""
+        """Removes the dynamic members that have not joined and begins the next generation. Waits again if no member has joined.
+        This may take several steps, so the caller must not change the group after the call."""
         self.unfinished.begin(group.group_id, self._complete(group, now_ms, outcome))
 
     def _complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> Steps:
@@ -246,7 +246,8 @@ class Rebalancing:
     def write(
         self, group: ClassicGroup, outcome: Outcome, before: GroupView | None = None
     ) -> GroupMetadataTooLarge | None:
-        """Adds the group's record, which replaces `before` if that is given; the error if no batch can hold it."""
+        """Adds the group's record, which replaces `before` if that is given. Returns an error if no batch can hold the
+        record."""
         value = group_value(group)
         error = self.too_large(group, len(value))
         if error is None:

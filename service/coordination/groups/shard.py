@@ -246,7 +246,7 @@ class GroupShard:
         return list(self._groups.groups)
 
     def offset_shares(self, group_id: str) -> list[Sequence[TopicPartition]]:
-        """The partitions that a group may have an offset of, in shares of one step each. The last one may be empty."""
+        """The partitions of which a group may have an offset, in shares of one step each. The last share may be empty."""
         return self._committed.shares(group_id)
 
     def expire(self, group_id: str, partitions: Sequence[TopicPartition], now_ms: int, *, is_last: bool) -> Outcome:
@@ -265,7 +265,7 @@ class GroupShard:
         return self._counted(outcome)
 
     def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
-        """Lowers loaded offsets to these ends: the partitions have lost their newest records."""
+        """Lowers loaded offsets to these ends, because the partitions have lost their newest records."""
         outcome = Outcome()
         self._offsets.lower(group_id, ends, loaded=self.loaded_records, record_number=self.written, outcome=outcome)
         self.written += len(outcome.records)
@@ -281,7 +281,7 @@ class GroupShard:
 
     def forget_partitions(self, group_id: str, before: Mapping[TopicPartition, int]) -> Outcome:
         """Removes the group's offsets of deleted topics. The values of `before` are the shard's `written` at the deletion. An
-        offset committed since stays: it belongs to a new topic of the name."""
+        offset that was committed later stays, because it belongs to a new topic with that name."""
         outcome = Outcome()
         for partition, record_number in before.items():
             is_older = self._committed.newest_record_number(group_id, partition) < record_number

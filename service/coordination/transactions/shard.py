@@ -282,7 +282,7 @@ class TransactionShard:
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status in PREPARED:
             return TransactionEnded(concurrent(known)) if is_commit == event.commit else not_ended(known, event)
-        if known.status in COMPLETED and is_repeated:  # its answer was lost
+        if known.status in COMPLETED and is_repeated:  # the client has lost the answer
             return TransactionEnded(None, current) if is_commit == event.commit else not_ended(known, event)
         if known.status in IDLE and event.commit:
             return not_ended(known, event)
