@@ -321,7 +321,7 @@ GROUP_COMMAND_ROWS = (
     ),
     row("has committed no offset of …; use --to", _GROUP + "offsets_move_by_records_stay_or_come_from_a_file"),
     row(
-        "leave --partition out|leave --to out, or use --exit-at-end|a group has a name; give one",
+        "leave --partition out|leave --to out, or use --exit-at-end|the name of the group is empty",
         _CONSUME_GROUP + "words_that_a_group_contradicts_are_refused",
         _CONSUME_GROUP + "the_next_run_resumes_where_the_last_one_ended",
     ),
@@ -338,7 +338,7 @@ GROUP_COMMAND_ROWS = (
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
     row("leave the header line out", _GROUP + "wrong_files_are_explained"),
     row(
-        "takes only records with keys",
+        "accepts only records with keys",
         "tests/service/cli/client/test_with_a_node.py::test_a_compacted_topic_that_refuses_a_record_without_a_key_says_so",
     ),
 )
@@ -370,7 +370,7 @@ TRANSACTION_ROWS = (
     ),
     row("write 90s or 1h30m", _TXN + "filters_choose_by_state_producer_age_and_name", _TXN + "durations_are_read"),
     row("is not a state of a transaction; write one of", _TXN + "filters_choose_by_state_producer_age_and_name"),
-    row("--partition is of a topic; name it with --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),
+    row("--partition needs --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),
     row(
         "name a transactional id, or a hanging transaction",
         _TXN + "an_open_transaction_is_listed_described_and_aborted",
@@ -382,6 +382,6 @@ _PERF = "tests/service/cli/client/test_perf.py::test_"
 
 PERF_COMMAND_ROWS = (
     row("give this run an id of its own with --transactional-id", _PERF + "a_transactional_id_in_use_is_named"),
-    row("transactions need all; leave it out", _PERF + "wrong_words_are_refused"),
+    row("transactions need --acks all; leave the option out", _PERF + "wrong_words_are_refused"),
     row("raise --timeout, or lower --records", _PERF + "too_few_records_are_a_failure_with_figures"),
 )

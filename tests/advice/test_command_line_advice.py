@@ -72,7 +72,7 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "consume t --from yesterday -b {kafka}",
-        "write beginning, end, an offset, -10 for ten before the end, a time as 2013-01-01T05:15:00Z, -1h for an hour ago "
+        "write beginning, end, an offset, -10 for ten before the end, a time such as 2013-01-01T05:15:00Z, -1h for an hour ago "
         "(ms, s, m, h, d, w), or @ and ms since 1970",
         [
             f"consume t --from {start} --exit-at-end -b {{kafka}}"

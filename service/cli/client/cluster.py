@@ -28,13 +28,13 @@ from service.cli.output import AsJson, counted, print_json, print_table
 
 cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster, move its partitions, or start one for tests.")
 
-#: Partitions without a leader, and those that move, that the table's text names.
+#: The most partitions without a leader, and the most moving partitions, that the text below the table lists.
 NAMED = 10
 
 
 @cluster.command()
 def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None) -> None:
-    """Show the cluster's id, its nodes with their listeners, and how many topics there are."""
+    """Show the cluster's id, its nodes with their listeners, and the number of topics."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     admin = connect_admin(bootstrap)
@@ -47,7 +47,7 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, prof
         future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
         try:
             configs = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
-        except CommandError:  # a broker of another kind may forbid it
+        except CommandError:  # a broker that is not tidelog may forbid it
             configs = {}
         listeners = {name: configs[name].value if name in configs else None for name in (GRPC_LISTENER, HTTP_LISTENER)}
         nodes.append(
@@ -103,7 +103,7 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, pr
         typer.echo(f"{counted(len(state.leaderless), 'partition')} without a leader: {_first(state.leaderless)}")
     if targets:
         named = [f"{topic}-{number} to broker {target}" for (topic, number), target in targets]
-        typer.echo(f"{counted(len(named), 'partition')} on the way: {_first(named)}")
+        typer.echo(f"{counted(len(named), 'partition')} moving: {_first(named)}")
 
 
 @cluster.command()

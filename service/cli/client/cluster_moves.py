@@ -20,8 +20,8 @@ from service.cli.output import AsJson, counted, print_json, print_table
 
 CANCEL_ALL = "`tidelog cluster move --cancel --execute` cancels the moves in progress"
 
-Execute = Annotated[bool, typer.Option("--execute", help="Begin the moves; without it they are only shown.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until the partitions have moved.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Begin the moves. Without it, only show them.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the partitions have moved.")]
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="The longest wait, in seconds. (default: no limit)", show_default=False)
 ]
@@ -42,7 +42,9 @@ def move(
         list[str] | None, typer.Argument(metavar="TOPIC[:PARTITIONS]...", autocompletion=complete_topic)
     ] = None,
     to: Annotated[int | None, typer.Option("--to", metavar="BROKER", min=0, help="The broker to move to.")] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel moves in progress: these, or all.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel moves in progress, of these partitions or of all.")
+    ] = False,
     execute: Execute = False,
     wait: Wait = True,
     timeout: Timeout = None,
@@ -50,7 +52,7 @@ def move(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Move partitions to a broker, or cancel moves in progress. Without --execute nothing is changed."""
+    """Move partitions to a broker, or cancel moves in progress. Changes nothing without --execute."""
     if cancel == (to is not None):
         raise typer.BadParameter("use --to BROKER, or --cancel", param_hint="move")
     if not words and not cancel:
@@ -62,10 +64,10 @@ def move(
     if to is None:
         plan = move_planner.call_off(chosen)
     elif to not in found.brokers:
-        raise CommandError(f"there is no live broker {to}; `tidelog cluster status` shows those that are")
+        raise CommandError(f"there is no live broker {to}; `tidelog cluster status` shows the live brokers")
     else:
         plan = move_planner.move_to(with_obstacles(address, chosen), to)
-    nothing = "no move is in progress" if cancel else f"they are on broker {to} already"
+    nothing = "no move is in progress" if cancel else f"the partitions are already on broker {to}"
     _carry_out(address, plan, nothing, MoveOptions(bootstrap, execute, wait, timeout, as_json))
 
 
@@ -78,18 +80,18 @@ def drain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Move everything that a broker holds to the others, evenly. Without --execute nothing is changed."""
+    """Move all partitions of a broker to the other brokers, evenly. Changes nothing without --execute."""
     address = require_reachable(bootstrap)
     found = placements(address)
     if broker not in found.brokers:
         if any(each.broker == broker for each in found.rows):
             raise CommandError(
-                f"broker {broker} is away, and partitions move only while their broker runs; start it, then drain it"
+                f"broker {broker} is away, and its partitions can move only while it runs; start it, then drain it"
             )
-        raise CommandError(f"there is no live broker {broker}; `tidelog cluster status` shows those that are")
+        raise CommandError(f"there is no live broker {broker}; `tidelog cluster status` shows the live brokers")
     if len(found.brokers) == 1:
         raise CommandError(
-            f"broker {broker} is the only live one: its partitions cannot move; start another broker first"
+            f"broker {broker} is the only live broker, so its partitions cannot move; start another broker first"
         )
     plan = move_planner.drain(with_obstacles(address, found.rows), broker, found.brokers)
     wanted = MoveOptions(bootstrap, execute, wait, timeout, as_json)
@@ -106,20 +108,20 @@ def rebalance(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Spread each topic, and all partitions, evenly over the live brokers. Without --execute nothing is changed."""
+    """Spread each topic, and all partitions, evenly over the live brokers. Changes nothing without --execute."""
     address = require_reachable(bootstrap)
     found = placements(address)
     plan = move_planner.rebalance(with_obstacles(address, found.rows), found.brokers)
     if plan.staying:
-        report(f"it cannot be more even: {_why_staying(plan.staying)}")
-    nothing = "the partitions are spread evenly" if not plan.staying else "no move would make it more even"
+        report(f"the partitions cannot be spread more evenly: {_why_staying(plan.staying)}")
+    nothing = "the partitions are spread evenly" if not plan.staying else "no move would spread them more evenly"
     _carry_out(address, plan._replace(staying=()), nothing, MoveOptions(bootstrap, execute, wait, timeout, as_json))
 
 
 def _chosen(
     bootstrap: str, found: Placements, scopes: Sequence[tuple[str, Sequence[int] | None]]
 ) -> Sequence[Placement]:
-    """The placements of the named partitions, each once. CommandError if one does not exist."""
+    """The placements of the named partitions, without repetitions. CommandError if one does not exist."""
     known: dict[str, dict[int, Placement]] = {}
     for each in found.rows:
         known.setdefault(each.topic, {})[each.partition] = each
@@ -136,8 +138,8 @@ def _chosen(
 
 # --- carrying out -----------------------------------------------------------------------------------------------------
 def _carry_out(address: str, plan: MovePlan, nothing: str, wanted: MoveOptions) -> None:
-    """Shows the plan and, with `execute`, carries it out. CommandError if a partition does not move as planned; `nothing` says
-    why there is nothing to move."""
+    """Shows the plan and, with `execute`, carries it out. `nothing` says why there is nothing to move. CommandError if a
+    partition does not move as planned."""
     if not wanted.as_json:
         _print_plan(plan, nothing, execute=wanted.execute)
     refused: Mapping[PartitionKey, str] = {}
@@ -170,7 +172,7 @@ def _await(moves: Sequence[PlannedMove], wanted: MoveOptions) -> dict[PlannedMov
 
 def _print_plan(plan: MovePlan, nothing: str, *, execute: bool) -> None:
     if plan.under_way:
-        typer.echo(f"{counted(len(plan.under_way), 'partition')} on the way already: {named(plan.under_way)}")
+        typer.echo(f"{counted(len(plan.under_way), 'partition')} already moving: {named(plan.under_way)}")
     if not plan.moves:
         if not plan.staying and not plan.under_way:
             typer.echo(f"nothing to do: {nothing}")
@@ -185,7 +187,7 @@ def _print_plan(plan: MovePlan, nothing: str, *, execute: bool) -> None:
 
 def _print_outcome(states: Mapping[PlannedMove, str]) -> None:
     cancelled = sum(each.source == each.target and state in ("begun", "moved") for each, state in states.items())
-    for state, text in (("begun", "begun to move"), ("moved", "moved")):
+    for state, text in (("begun", "started to move"), ("moved", "moved")):
         count = sum(each.source != each.target and found == state for each, found in states.items())
         if count:
             typer.echo(f"{counted(count, 'partition')} {text}")

@@ -1,4 +1,4 @@
-"""The state of a cluster's brokers, from the metadata that any broker answers. Pure.
+"""The state of a cluster's brokers, from any broker's Metadata response. Pure.
 
 A fenced broker is missing in every answer. Its partitions are not: they show a replica on a broker that is not listed.
 

@@ -34,10 +34,10 @@ from service.cli.output import AsJson, print_json, print_table
 
 configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change those of running brokers.")
 
-#: A part of the node's answer, which is Kafka's own text.
+#: A part of the node's error message, which is Kafka's text.
 _ONLY_AT_THE_START = "Cannot update these configs dynamically"
 
-Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="One broker, by its id.")]
+Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="The id of one broker.")]
 
 
 @configs.command()
@@ -46,7 +46,7 @@ def describe(
         list[str] | None,
         typer.Argument(
             metavar="[KEY]...",
-            help="Only these, with their documentation and where each value comes from.",
+            help="Show only these, with their documentation and the source of each value.",
             autocompletion=complete_config_name,
         ),
     ] = None,
@@ -87,21 +87,26 @@ def describe(
 def alter(
     new: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Repeatable.", autocompletion=complete_broker_config),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a config; repeatable.", autocompletion=complete_broker_config
+        ),
     ] = None,
     deleted: Annotated[
         list[str] | None,
         typer.Option(
             "--delete",
             metavar="KEY",
-            help="Remove the setting, so that the default applies; repeatable.",
+            help="Reset a config to its default; repeatable.",
             autocompletion=complete_broker_config_name,
         ),
     ] = None,
     appended: Annotated[
         list[str] | None,
         typer.Option(
-            "--append", metavar="KEY=ITEM", help="An item of a list; repeatable.", autocompletion=complete_broker_config
+            "--append",
+            metavar="KEY=ITEM",
+            help="Add an item to a list; repeatable.",
+            autocompletion=complete_broker_config,
         ),
     ] = None,
     subtracted: Annotated[
@@ -109,7 +114,7 @@ def alter(
         typer.Option(
             "--subtract",
             metavar="KEY=ITEM",
-            help="An item of a list; repeatable.",
+            help="Remove an item from a list; repeatable.",
             autocompletion=complete_broker_config,
         ),
     ] = None,
@@ -121,7 +126,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Change configs of all running brokers, or of one. All changes are made, or none."""
+    """Change configs of all running brokers, or of one. Makes all changes or none."""
     changes = [ConfigChange(key, SET, value) for key, value in pairs(new, "--set").items()]
     changes += [ConfigChange(key, DELETE, None) for key in deleted or ()]
     changes += [ConfigChange(key, APPEND, value) for key, value in pairs(appended, "--append").items()]
@@ -145,7 +150,8 @@ def alter(
 
 
 def _require_known(address: str, deleted: Sequence[str]) -> None:
-    """The node takes the deletion of a config that does not exist, as Kafka does: a typo would look like a success."""
+    """Refuses unknown names. The node, like Kafka, accepts the deletion of an unknown config, so a typo would look like a
+    success."""
     if not deleted:
         return
     known = [entry.name for entry in describe_configs(address, BROKER, str(brokers(address)[0]))]

@@ -1,6 +1,6 @@
 """`tidelog consume`: prints records of topics. It assigns partitions itself, unless `--group` names a group to join.
 
-Reads with `read_committed`. `following.py` reads and prints; this is the command line and the formats.
+Reads with `read_committed`. This module has the command line and the formats; `following.py` reads and prints.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GroupName = Annotated[
         "--group",
         "-g",
         metavar="GROUP",
-        help="Read as a member of this group. The group assigns the partitions, reading resumes at its committed offsets, and "
-        "printed records are committed. --from beginning or end is for partitions without an offset.",
+        help="Read as a member of this group: the group assigns the partitions, reading resumes at its committed offsets, "
+        "and printed records are committed. --from applies to partitions without a committed offset: beginning or end.",
         autocompletion=complete_group,
         show_default=False,
     ),
@@ -37,8 +37,8 @@ From = Annotated[
         "--from",
         "-o",
         metavar=SYNTAX,
-        help="-10: ten records before the end of each partition. TIME as 2013-01-01T05:15:00Z, or @ and ms since 1970; "
-        "DURATION as 1h or 2d12h, before now.",
+        help="Start at this position. -10 means ten records before the end of each partition. TIME is "
+        "2013-01-01T05:15:00Z, or @ and ms since 1970. -DURATION is a time before now, such as -1h or -2d12h.",
     ),
 ]
 To = Annotated[
@@ -46,7 +46,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar=SYNTAX,
-        help="Stop before this position of each partition, or at its end. Same syntax as --from.",
+        help="Stop before this position in each partition, or at the partition's end. The syntax is that of --from.",
         show_default=False,
     ),
 ]
@@ -54,7 +54,7 @@ To = Annotated[
 
 def consume(
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", help="One or more.", autocompletion=complete_topic)
+        list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
     ],
     partition: Annotated[
         list[int] | None,
@@ -70,22 +70,27 @@ def consume(
         bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of each partition.")
     ] = False,
     format_: Annotated[
-        str | None, typer.Option("--format", "-f", metavar="FORMAT", help=f"As kcat's: {TOKENS}; \\n \\t \\xHH.")
+        str | None,
+        typer.Option("--format", "-f", metavar="FORMAT", help=f"A format of kcat's: {TOKENS}; \\n \\t \\xHH."),
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="Print keys, too, with this text between key and value.")
+        str | None, typer.Option("--key-separator", "-k", help="Also print keys, with this text between key and value.")
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="One JSON object per line, as `produce --json` reads it; base64 in `..._base64` if not UTF-8.",
+            help="Print one JSON object per line, as `produce --json` reads it. Fields that are not UTF-8 are base64, "
+            "under names that end in _base64.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Print committed records of topics, up to an open transaction. Ctrl-C, --max-messages, --exit-at-end or --to ends it."""
+    """Print the committed records of topics, up to the first open transaction.
+
+    Stops at Ctrl-C, or as --max-messages, --exit-at-end or --to say.
+    """
     from storage_tiers.clock import SystemClock
 
     now_ms = SystemClock().unix_ms()
@@ -124,17 +129,17 @@ def _follow(follower: Follower, bootstrap: str, topics: Sequence[str]) -> None:
 
 def _check_group(group: str, partitions: Sequence[int] | None, begin: Position, bound: Position | None) -> None:
     if not group:
-        raise typer.BadParameter("a group has a name; give one", param_hint="--group")
+        raise typer.BadParameter("the name of the group is empty", param_hint="--group")
     if partitions:
         raise typer.BadParameter("the group assigns the partitions; leave --partition out", param_hint="--group")
     if bound is not None:
         raise typer.BadParameter(
-            "a member of a group does not stop at a position; leave --to out, or use --exit-at-end",
+            "a group member cannot stop at a position; leave --to out, or use --exit-at-end",
             param_hint="--group",
         )
     if not begin.is_an_end:
         raise typer.BadParameter(
-            "with --group it is beginning or end; use `tidelog group reset-offsets` to move the group",
+            "with --group only beginning or end is allowed; use `tidelog group reset-offsets` to move the group's offsets",
             param_hint="--from",
         )
 

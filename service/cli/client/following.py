@@ -1,7 +1,7 @@
-"""Reads records by librdkafka and prints them: partitions that the command assigns itself, or those that a group assigns.
+"""Reads records through librdkafka and prints them. The command assigns the partitions itself, or a group does.
 
-Without an end both follow the log, and wait for a node that goes away. With an end a node that goes away is an error, and
-records that arrive after the start are not awaited.
+Without an end condition, a follower waits for new records, and for the node if it goes away. With an end condition, a node that
+goes away is an error, and the follower does not wait for records that arrive after the start.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 GROUP = "tidelog-cli"
 BATCH = 1000
 POLL_S = 0.05
-#: How long the node may delay an empty Fetch; librdkafka reports the end of a partition only after it.
+#: How long the node may delay an empty Fetch response. librdkafka reports the end of a partition only after that response.
 FOLLOWING_WAIT_MS = 500
 ENDING_WAIT_MS = 50
-#: Silences before a member that has not joined says so: a group waits `group.initial.rebalance.delay.ms` for members.
+#: Silences before a member reports that it has not joined: a new group waits `group.initial.rebalance.delay.ms` for members.
 SILENT_JOINS = 2
 _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
 
@@ -58,10 +58,10 @@ class Follower:
         self._left = max_messages
         self._stopped = False
         self._exit_at_end = exit_at_end
-        #: Partitions not at their end yet, and those among them that still have records to print.
+        #: Partitions that have not reached their end once, and partitions with records still to print.
         self._unfinished: set[PartitionKey] = set()
         self._behind: set[PartitionKey] = set()
-        #: Where the reading of committed records ended, by partition.
+        #: The offset at which a partition's committed records ended.
         self._ends: dict[PartitionKey, int] = {}
         self._lost = False
         self._quiet = silence.Silence()
@@ -78,7 +78,7 @@ class Follower:
         )
 
     def begin(self) -> None:
-        """Asks for the partitions. Raises KafkaException or CommandError if they do not exist."""
+        """Assigns or subscribes to the partitions. Raises KafkaException or CommandError if they do not exist."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -122,7 +122,7 @@ class Follower:
         topic, number = min(self._behind)
         more = f" and {len(self._behind) - 1} more" if len(self._behind) > 1 else ""
         why = why_nothing_comes(self._bootstrap, sorted(self._behind))
-        report(f"no records for {silence.SILENCE_S:g} s, and {topic}-{number}{more} not read to the end: {why}")
+        report(f"no records for {silence.SILENCE_S:g} s before the end of {topic}-{number}{more}: {why}")
 
     def _say_held_back(self) -> None:
         at_end = {key: end for key, end in self._ends.items() if key not in self._behind}
@@ -131,7 +131,7 @@ class Follower:
             return
         why = held_at(self._bootstrap, held)
         if why is None:
-            self._held.forget(held)  # the node did not answer: it is asked again
+            self._held.forget(held)  # the node did not answer; the next look asks again
             return
         for (topic, number), reason in why.items():
             report(f"{topic}-{number} is read up to offset {held[topic, number]}: {reason}")
@@ -142,19 +142,19 @@ class Follower:
 
         found = {}
         for key in keys:
-            with suppress(KafkaException):  # it is no longer assigned
+            with suppress(KafkaException):  # the partition is no longer assigned
                 _, found[key] = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
         return found
 
     def _report_open_transactions(self) -> None:
-        """Otherwise a topic whose first record is in an open transaction looks empty."""
+        """Without this report, a topic whose first record is in an open transaction would look empty."""
         opened = open_transaction_starts(self._bootstrap, list(self._ends))
         held = sorted(key for key, offset in opened.items() if self._ends[key] == offset)
         if held:
             topic, number = held[0]
             more = f" and {len(held) - 1} more" if len(held) > 1 else ""
             report(
-                f"{topic}-{number}{more} read up to an open transaction at offset {opened[held[0]]}; "
+                f"stopped in {topic}-{number}{more} before an open transaction at offset {opened[held[0]]}; "
                 f"`tidelog topic describe {topic}` names its producer"
             )
 
@@ -181,7 +181,7 @@ class Follower:
             self._left -= 1
 
     def _printed(self, messages: Sequence[Message]) -> None:
-        """Called once these messages are flushed to the output."""
+        """Called after these messages were flushed to the output."""
 
     def _out_of_range(self, key: PartitionKey) -> CommandError:
         from confluent_kafka import KafkaException, TopicPartition
@@ -191,7 +191,7 @@ class Follower:
         except KafkaException as error:
             return as_command_error(self._bootstrap, error, f"cannot find the offsets of {key[0]}-{key[1]}")
         return CommandError(
-            f"cannot read {key[0]}-{key[1]} there: its log starts at offset {start} and ends at {end}; "
+            f"{key[0]}-{key[1]} does not have that offset: its log starts at offset {start} and ends at {end}; "
             "give --from an offset between them, beginning or end"
         )
 
@@ -210,14 +210,15 @@ class Follower:
 # --- partitions that the command assigns ------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ConsumedRange:
-    """Where to start in a partition, as librdkafka takes it, and the first offset not to print; None: no end."""
+    """`start` is an offset or one of librdkafka's special offsets. `stop` is the first offset not to print, None without an
+    end."""
 
     start: int
     stop: int | None
 
 
 class Ranges(NamedTuple):
-    """The ranges of the command line. `partitions` None: all; `bound` None: no end."""
+    """The ranges of the command line. `partitions` is None for all, `bound` is None without an end."""
 
     topics: Sequence[str]
     partitions: Sequence[int] | None
@@ -268,7 +269,7 @@ class RangeFollower(Follower):
 def _spans(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], begin: Position, bound: Position | None
 ) -> dict[PartitionKey, ConsumedRange]:
-    """The range to read of each partition, without empty ranges."""
+    """The range to read in each partition. Partitions with an empty range are left out."""
     if bound is None and begin.is_an_end:
         return {key: ConsumedRange(begin.value, None) for key in keys}  # librdkafka uses the same numbers
     starts = find_offsets(bootstrap, consumer, keys, begin)
@@ -282,7 +283,7 @@ def _spans(
 
 # --- partitions that a group assigns ----------------------------------------------------------------------------------
 class GroupSubscription(NamedTuple):
-    """`begin` is where reading begins in partitions without an offset of the group: the beginning or the end."""
+    """`begin` applies to partitions without a committed offset: the beginning or the end."""
 
     group: str
     topics: Sequence[str]
@@ -310,7 +311,7 @@ class GroupFollower(Follower):
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_joined = True
-        self._quiet.heard()  # until now it waited for the group, not for records
+        self._quiet.heard()  # so far the member waited for the group, not for records
         self._unfinished = {(each.topic, each.partition) for each in partitions}
         self._behind = set(self._unfinished)
         self._ends = {}
@@ -327,7 +328,7 @@ class GroupFollower(Follower):
         if self._behind:
             super()._say_silence()
         elif self._has_joined:
-            report(f"group {self._group} gives this member no partition: it has more members than partitions")
+            report(f"group {self._group} has assigned no partition to this member: it has more members than partitions")
         else:
             self._silent_joins += 1
             if self._silent_joins < SILENT_JOINS:
@@ -340,7 +341,7 @@ class GroupFollower(Follower):
 
         for message in messages:
             if message.error() is None:
-                with suppress(KafkaException):  # its partition was taken away meanwhile
+                with suppress(KafkaException):  # its partition was revoked meanwhile
                     self._consumer.store_offsets(message)
 
 

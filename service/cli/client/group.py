@@ -1,4 +1,4 @@
-"""`tidelog group`: consumer groups through Kafka's admin protocol, and how much of their lag is in the bucket."""
+"""`tidelog group`: manages consumer groups through Kafka's admin protocol, and shows how much of their lag is in the bucket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Scope = Annotated[
         "--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="All partitions of a topic, or these (0,2); repeatable."
     ),
 ]
-AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has an offset of.")]
+AllTopics = Annotated[bool, typer.Option("--all-topics", help="All partitions with a committed offset of the group.")]
 
 
 @group.command("list")
@@ -66,7 +66,7 @@ def list_(
 def describe(
     name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
 ) -> None:
-    """Show a group's members, and its lag in each partition with the part of it that is in the bucket."""
+    """Show a group's members, its lag in each partition, and the part of the lag that is in the bucket."""
     admin = connect_admin(bootstrap)
     found = _described(bootstrap, admin, name)
     owners = {
@@ -82,7 +82,7 @@ def describe(
     assignor = f", {found.partition_assignor}" if found.partition_assignor else ""
     typer.echo(f"{name}  {_state(found)}  {members}{assignor}")
     if not found.members and not lags:
-        typer.echo("it has committed no offsets")
+        typer.echo("the group has committed no offsets")
         return
     rows = [
         (
@@ -109,7 +109,7 @@ def describe(
 def delete(
     name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
 ) -> None:
-    """Delete a group without members, and its offsets."""
+    """Delete a group that has no members, and its offsets."""
     from confluent_kafka import KafkaException
 
     admin = connect_admin(bootstrap)
@@ -132,15 +132,13 @@ def delete_offsets(
     name: Name,
     topic: Annotated[
         list[str],
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="Topic or partitions of the offsets; repeatable."
-        ),
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="The topic, or partitions of it; repeatable."),
     ],
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Delete a group's offsets of topics that no member is subscribed to."""
+    """Delete a group's offsets for topics to which no member is subscribed."""
     admin = connect_admin(bootstrap)
     deleted = group_offsets.delete(bootstrap, admin, name, topic)
     if as_json:
@@ -157,28 +155,28 @@ def reset_offsets(
     to: Annotated[str | None, typer.Option("--to", metavar=SYNTAX, help="The position to continue from.")] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="Move by N records from the committed offset; negative: back."),
+        typer.Option(
+            "--shift-by", metavar="N", help="Move by N records from the committed offset, back if N is negative."
+        ),
     ] = None,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="The committed offset, or the end where there is none.")
+        bool, typer.Option("--to-current", help="Keep the committed offset. Partitions without one move to the end.")
     ] = False,
     from_file: Annotated[
         typer.FileText | None,
         typer.Option(
             "--from-file",
             metavar="CSV",
-            help="Lines of TOPIC,PARTITION,OFFSET, or with GROUP in front; - for standard input.",
+            help="Lines of TOPIC,PARTITION,OFFSET or GROUP,TOPIC,PARTITION,OFFSET. - reads standard input.",
         ),
     ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Commit the offsets; without it they are only shown.")
-    ] = False,
-    export: Annotated[bool, typer.Option("--export", help="Print lines that --from-file takes.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Commit the offsets. Without it, only show them.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print lines for --from-file.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Move a group's offsets. The group must have no members. Without --execute nothing is changed."""
+    """Move a group's offsets. The group must have no members. Changes nothing without --execute."""
     ways = [to is not None, shift_by is not None, to_current, from_file is not None]
     if sum(ways) != 1:
         raise typer.BadParameter("name one of --to, --shift-by, --to-current and --from-file")
@@ -208,7 +206,7 @@ def reset_offsets(
 
 
 def _print_result(name: str, before: Any, *, execute: bool) -> None:
-    """`before` describes the group as it was found."""
+    """`before` describes the group before the move."""
     is_new = _state(before) == "Dead"
     if execute:
         typer.echo(f"Committed to group {name}{', which did not exist before' if is_new else ''}.")
@@ -248,7 +246,7 @@ def _state_name(state: ConsumerGroupState) -> str:
 
 
 def _named(words: list[str] | None, known: Mapping[str, T], option: str) -> set[T]:
-    """The values of these names, whatever their case."""
+    """The values of these names, in upper or lower case."""
     found = {name.lower(): value for name, value in known.items()}
     for word in words or ():
         if word.lower() not in found:

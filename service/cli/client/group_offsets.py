@@ -1,7 +1,7 @@
 """The offsets of a consumer group: lag, and positions to which they can be moved.
 
-As Kafka's own tool does, a new offset is kept within the partition: below its log start it is the log start, above its end the
-end. Standard error names such partitions.
+As in Kafka's own tool, a new offset below the log start becomes the log start, and one above the end becomes the end. Standard
+error names such partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _REFUSALS = {3: "no such partition", 86: f"a member of the group is subscribed t
 
 
 class Lag(NamedTuple):
-    """`offset` is None where nothing is committed, `end` where the topic was deleted, `lag` in both. `in_bucket` is the part of
-    the lag that lies in the bucket: None without a lag or a bucket, or while the store is behind."""
+    """`offset` is None if nothing is committed, `end` if the topic was deleted, `lag` in both cases. `in_bucket` is the part of
+    the lag that is in the bucket. It is None without a lag or a bucket, or while the store is behind."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class Lag(NamedTuple):
 
 
 class Move(NamedTuple):
-    """`now` is None where nothing is committed."""
+    """`now` is None if nothing is committed."""
 
     topic: str
     partition: int
@@ -55,9 +55,9 @@ class Move(NamedTuple):
 
 
 def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[PartitionKey, int]:
-    """All committed offsets of the group, in order. The request goes to the coordinator directly:
-    `list_consumer_group_offsets` of confluent-kafka 2.16 ends the process with a segmentation fault if the answer is an error
-    for the whole group, as while a coordinator loads."""
+    """All committed offsets of the group, in order. The request goes directly to the coordinator, because
+    `list_consumer_group_offsets` of confluent-kafka 2.16 crashes with a segmentation fault if the response is an error for the
+    whole group, for example while a coordinator loads."""
     from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
     from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
     from kio.schema.types import GroupId
@@ -96,7 +96,7 @@ def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Part
 
 
 def _existing(consumer: Consumer, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-    """Without those of deleted topics, which members keep until they rebalance."""
+    """The partitions that exist. Members keep partitions of deleted topics until the next rebalance."""
     found = {
         topic: consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
         for topic in dict.fromkeys(topic for topic, _ in keys)
@@ -145,7 +145,7 @@ def moves(
     to: str | None,
     shift_by: int | None,
 ) -> list[Move]:
-    """To a position, by a number of records from the committed offset, or to the committed offset itself."""
+    """Moves to a position, by a number of records from the committed offset, or to the committed offset itself."""
     from storage_tiers.clock import SystemClock
 
     with _Lookup(bootstrap) as consumer:
@@ -165,7 +165,7 @@ def moves(
 def moves_to(
     bootstrap: str, admin: AdminClient, group: str, keys: Sequence[PartitionKey], wanted: Mapping[PartitionKey, int]
 ) -> list[Move]:
-    """The moves to the wanted offsets, each kept within its partition. Standard error names the changed ones."""
+    """The moves to the wanted offsets, each limited to its partition's log. Standard error names the changed ones."""
     with _Lookup(bootstrap) as consumer:
         for topic in dict.fromkeys(topic for topic, _ in keys):
             partitions_of(bootstrap, consumer, [topic], [number for name, number in keys if name == topic])
@@ -181,13 +181,13 @@ def moves_to(
 def _say_kept(where: str, taken: str, keys: Sequence[PartitionKey]) -> None:
     if keys:
         names = _several([f"{topic}-{number}" for topic, number in keys])
-        report(f"the new offset would be {where} of {names}; {taken} is taken")
+        report(f"the new offset would be {where} of {names}; {taken} is used instead")
 
 
 def parse_csv(lines: Iterable[str], group: str) -> dict[PartitionKey, int]:
-    """TOPIC,PARTITION,OFFSET a line, or GROUP,TOPIC,PARTITION,OFFSET, whose lines of other groups are left out: the two formats
-    of `kafka-consumer-groups --export`, for one group and for several. As there, the first line decides which one it is.
-    CommandError names the first wrong line."""
+    """Reads lines of TOPIC,PARTITION,OFFSET, or of GROUP,TOPIC,PARTITION,OFFSET without those of other groups. These are the
+    two formats of `kafka-consumer-groups --export`, for one group and for several. As in that tool, the first line decides the
+    format. CommandError names the first wrong line."""
     found: dict[PartitionKey, int] = {}
     columns = 0
     for number, row in enumerate(csv.reader(lines), 1):
@@ -230,8 +230,8 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 
 
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
-    """Deletes the offsets of these partitions. Returns the partitions that had one. The request goes to the coordinator
-    directly, because librdkafka's Python client lacks OffsetDelete."""
+    """Deletes the offsets of these partitions. Returns the partitions that had one. The request goes directly to the
+    coordinator, because librdkafka's Python client lacks OffsetDelete."""
     from kio.schema.errors import ErrorCode
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
@@ -294,7 +294,7 @@ def _coordinator(bootstrap: str, admin: AdminClient, group: str) -> str:
 
 
 class _Lookup:
-    """A client that looks up offsets, with a group id of its own."""
+    """A client that looks up offsets, under the group id of the command line tool."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka import Consumer

@@ -1,7 +1,7 @@
-"""Partitions that a follower has read up to an open transaction: without a report they look idle.
+"""Finds partitions in which a follower has reached an open transaction. Without a report they look idle.
 
-Committed records end at the last stable offset. The high watermark of each Fetch is compared with it, so no request is sent
-before a partition is held back.
+Committed records end at the last stable offset. The follower compares it with the high watermark of each Fetch response, so it
+sends no request before a partition is held back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from service.cli.client.positions import PartitionKey
 
 
 class HeldBack:
-    """Finds the partitions whose committed records end at one offset below the high watermark at two looks, `SILENCE_S`
-    apart, so that short transactions are not reported. Each offset of a partition is found once. `now` returns seconds of a
-    monotonic clock."""
+    """A partition is held back if its committed records end below the high watermark, and at the same offset, at two looks
+    that are `SILENCE_S` apart. So short transactions are not reported. Each offset of a partition is found once. `now` returns
+    seconds of a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -27,8 +27,8 @@ class HeldBack:
         return self._now() >= self._next_at
 
     def look(self, ends: Mapping[PartitionKey, int], high: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, int]:
-        """`ends` are the offsets at which the reading of partitions ended, `high` their high watermarks. Returns the offsets
-        of the partitions that are held back and were not found there before."""
+        """`ends` are the offsets at which the partitions' committed records ended, `high` their high watermarks. Returns the
+        offsets of the held-back partitions that were not found at that offset before."""
         self._next_at = self._now() + silence.SILENCE_S
         held = {key: end for key, end in ends.items() if high.get(key, end) > end}
         found = {key: end for key, end in held.items() if self._seen.get(key) == end and self._found.get(key) != end}
@@ -37,6 +37,6 @@ class HeldBack:
         return found
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """They are found again, if they are still held back at the next look."""
+        """The next look finds these partitions again if they are still held back."""
         for key in keys:
             self._found.pop(key, None)

@@ -1,7 +1,7 @@
 """Records as JSON Lines: `consume --json` writes them, `produce --json` reads them, and no part of a record is lost.
 
-A key, a value or a header's value that is UTF-8 appears as text under its own name, else as base64 under the name with the
-suffix `_base64`. null is null, and empty bytes are empty text, so that a tombstone and an empty value differ.
+A key, a value or a header's value that is UTF-8 appears as text under its own name. Other bytes appear as base64 under the name
+with the suffix `_base64`. null is null, and empty bytes are empty text, so that a tombstone and an empty value differ.
 
     {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
      "value_base64":"/w==","headers":[{"key":"h","value":null}]}
@@ -31,7 +31,7 @@ _LONGEST_QUOTE = 60
 
 
 class JsonRecord(NamedTuple):
-    """A line's fields; None where the producer chooses."""
+    """A line's fields. None means that the producer chooses."""
 
     topic: str | None
     partition: int | None
@@ -84,7 +84,7 @@ def _header(found: object) -> tuple[str, bytes | None]:
     if key is None:
         raise ValueError("a header has no key")
     if "\0" in key:
-        raise ValueError(f"the header's key {key!r} has a zero byte, where librdkafka cuts it off")
+        raise ValueError(f"the header's key {key!r} has a zero byte, at which librdkafka would cut it off")
     if "value" not in found and "value_base64" not in found:
         raise ValueError(f"the header {key!r} has no value")
     return _utf8(key, "a header's key").decode(), _content(found, "value")
@@ -123,7 +123,7 @@ def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int |
     number: int | None = _optional(found, name, int, "a number")
     if number is None or least <= number <= most:
         return number
-    why = " (librdkafka takes 0 for the time of sending)" if name == "timestamp" and number == 0 else ""
+    why = " (librdkafka reads 0 as the time of sending)" if name == "timestamp" and number == 0 else ""
     raise ValueError(f"{name} is {number}{why}: {least} to {most} are allowed")
 
 

@@ -1,10 +1,10 @@
-"""Plans moves of partitions between brokers: to one broker, away from one broker, or so that all have equally many. Pure.
+"""Plans moves of partitions between brokers: to one broker, away from one broker, or to give all brokers equally many. Pure.
 
 Invariants: a plan depends on the placements alone, not on their order. Only live brokers get partitions. A plan to rebalance
-makes no topic less even than before. If every partition can move, the numbers of any two brokers then differ by at most one,
-in each topic and in total.
+makes no topic less even than before. If every partition can move, the partition counts of any two brokers then differ by at
+most one, in each topic and in total.
 
-Not promised: the fewest moves possible. Partitions count alike, whatever their size.
+Not promised: the fewest moves possible. A partition's size does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Obstacle(Enum):
 
 
 class Placement(NamedTuple):
-    """A partition that `broker` holds; `target` is the broker that it is being moved to, None without a move."""
+    """A partition that `broker` holds. `target` is the broker to which it is moving, None if it is not moving."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class Placement(NamedTuple):
 
 
 class PlannedMove(NamedTuple):
-    """A partition stays where it is if `source` is `target`: its move in progress is called off."""
+    """If `source` is `target`, the partition stays there and its move in progress is cancelled."""
 
     topic: str
     partition: int
@@ -56,8 +56,8 @@ class PlannedMove(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """`under_way` are moves in progress that the plan leaves alone; `staying` are partitions that cannot move as asked. Each is
-    in the order of topics and partitions."""
+    """`under_way` are moves in progress that the plan does not change. `staying` are partitions that cannot move as requested.
+    Each is sorted by topic and partition."""
 
     moves: Sequence[PlannedMove] = ()
     under_way: Sequence[PlannedMove] = ()
@@ -86,8 +86,8 @@ def call_off(chosen: Iterable[Placement]) -> MovePlan:
 
 
 def drain(placements: Iterable[Placement], broker: int, live: Collection[int]) -> MovePlan:
-    """Moves all that the broker holds, and all that is on its way there, to the other live brokers: each partition to the one
-    with the fewest of its topic, then with the fewest in total."""
+    """Moves all partitions of the broker, and those that are moving there, to the other live brokers. Each goes to the broker
+    with the fewest partitions of its topic, then with the fewest in total."""
     others = sorted({*live} - {broker})
     ordered = sorted(placements, key=_order)
     load, leaving = _Load(others), []
@@ -112,8 +112,8 @@ def drain(placements: Iterable[Placement], broker: int, live: Collection[int]) -
 
 
 def rebalance(placements: Iterable[Placement], live: Collection[int]) -> MovePlan:
-    """Evens each topic over the live brokers, then their totals. Moves in progress count where they lead, and stay. `staying`
-    are those that keep a topic or the totals uneven."""
+    """Spreads each topic evenly over the live brokers, then the totals. Moves in progress stay, and count at their target.
+    `staying` are the partitions that keep a topic or the totals uneven."""
     ordered = sorted(placements, key=_order)
     brokers = sorted({*live})
     even = _Evening(brokers, ordered)
@@ -138,7 +138,7 @@ def rebalance(placements: Iterable[Placement], live: Collection[int]) -> MovePla
 
 
 class _Load:
-    """How many partitions each of the brokers has, of each topic and in total; those of other brokers do not count."""
+    """The number of partitions on each broker, by topic and in total. Partitions of other brokers do not count."""
 
     def __init__(self, brokers: Sequence[int]) -> None:
         self._brokers = brokers
@@ -156,14 +156,14 @@ class _Load:
 
 
 class _Evening:
-    """The placements while they are evened. `movable` has the rows of each broker by topic; those that came last leave first,
-    so that few partitions move."""
+    """The placements while they are spread evenly. `movable` has the rows of each broker by topic. Rows that arrived last leave
+    first, so that few partitions move."""
 
     def __init__(self, brokers: Sequence[int], ordered: Iterable[Placement]) -> None:
         self.load = _Load(brokers)
         self.movable: dict[int, dict[str, list[Placement]]] = {each: {} for each in brokers}
         self._brokers = brokers
-        #: The topics of which a broker has rows that came to it.
+        #: By broker, the topics whose rows have moved to it.
         self._arrived: dict[int, set[str]] = {each: set() for each in brokers}
         for each in ordered:
             self.load.add(each.topic, each.destination)
@@ -180,7 +180,7 @@ class _Evening:
             self._move(topic, fullest, lightest)
 
     def even_totals(self) -> None:
-        """Moves only partitions of topics of which the fuller broker has more, which leaves each topic as even as it is."""
+        """Moves a partition only if the fuller broker has more of its topic. So each topic stays as even as it is."""
         while (step := self._next_step()) is not None:
             self._move(*step)
 
@@ -211,7 +211,7 @@ class _Evening:
         if not rows or rows[-1].broker == source:
             self._arrived[source].discard(topic)
         there = self.movable[target].setdefault(topic, [])
-        if moved.broker == target:  # it is home again
+        if moved.broker == target:  # it is back at its broker
             there.insert(0, moved)
         else:
             there.append(moved)

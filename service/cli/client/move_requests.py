@@ -1,6 +1,6 @@
 """Requests that librdkafka's admin client lacks: where partitions are, their reassignments (KIP-455), and brokers' removal.
 
-All of one call are answered by one broker, so the placements and the moves in progress fit together.
+One broker answers all requests of a call, so the placements and the moves in progress are consistent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from service.cli.client.move_planner import Obstacle, PartitionKey, Placement, P
 from service.cli.client.requests import ask
 from service.cli.errors import CommandError
 
-#: Rows of one request: each is a command to the controller, and a request is answered within REQUEST_TIMEOUT_S.
+#: The most rows in one request. Each row is a command to the controller, and the response must come within REQUEST_TIMEOUT_S.
 _MOVES_AT_ONCE, _TOPICS_AT_ONCE = 50, 500
 _TOPIC_RESOURCE = 2
 _STORED, _NOT_COPIED = "remote.storage.enable", "remote.log.copy.disable"
@@ -29,7 +29,7 @@ class Placements(NamedTuple):
 
 
 def placements(address: str, topics: Collection[str] | None = None) -> Placements:
-    """The partitions of all topics, or of those of these that exist. Only a partition without a leader has an obstacle yet."""
+    """The partitions of all topics, or of the existing ones among `topics`. The only obstacle set here is a missing leader."""
     from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
     from kio.schema.metadata.v12.response import MetadataResponse
     from kio.schema.types import TopicName
@@ -55,7 +55,7 @@ def placements(address: str, topics: Collection[str] | None = None) -> Placement
 
 
 def with_obstacles(address: str, rows: Sequence[Placement]) -> list[Placement]:
-    """The rows with what keeps their topics from moving: a partition moves through the bucket."""
+    """The rows with an obstacle for topics that are not tiered, because a partition moves through the bucket."""
     tiered: dict[str, bool] = {}
     for some in _pieces(sorted({each.topic for each in rows}), _TOPICS_AT_ONCE):
         tiered |= _tiered(address, some)
@@ -66,7 +66,7 @@ def with_obstacles(address: str, rows: Sequence[Placement]) -> list[Placement]:
 
 
 def reassign(address: str, moves: Sequence[PlannedMove]) -> Mapping[PartitionKey, str]:
-    """Begins the moves, or calls them off. Returns the refusals, by partition."""
+    """Begins the moves, or cancels them. Returns the refusals, by partition."""
     refused: dict[PartitionKey, str] = {}
     for some in _pieces(moves, _MOVES_AT_ONCE):
         refused |= _reassigned(address, some)
@@ -74,7 +74,7 @@ def reassign(address: str, moves: Sequence[PlannedMove]) -> Mapping[PartitionKey
 
 
 def moving(address: str) -> Mapping[PartitionKey, int]:
-    """The brokers that partitions are being moved to."""
+    """The target brokers of the moves in progress."""
     from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
     from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
 
@@ -104,7 +104,7 @@ def unregister_broker(address: str, broker: int) -> None:
 
 
 def _tiered(address: str, topics: Sequence[str]) -> dict[str, bool]:
-    """By topic; those that are gone are missing."""
+    """Whether each topic is tiered. Deleted topics are missing."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8

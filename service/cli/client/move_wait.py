@@ -1,4 +1,4 @@
-"""Waits until moves of partitions have ended, with a line on standard error for progress, and for a pause with its reason."""
+"""Waits until moves of partitions have ended. Prints progress, and the reason for a pause, to standard error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from service.cli.errors import CommandError, report
 from service.cli.listener import require_reachable
 from service.cli.output import counted
 
-#: Seconds between two looks, between two lines about progress, and the longest time without any answer.
+#: Seconds between two looks, between two progress lines, and the longest time without any response.
 LOOK_S, PROGRESS_S, UNANSWERED_S = 0.5, 2.0, 30.0
-#: Seconds after which a move that no broker shows has not just begun: it was cancelled.
+#: Seconds after which a move that the broker does not show counts as cancelled, not as just begun.
 SETTLED_S = 5.0
-#: Partitions that a line names, and those whose leaders are asked for open transactions.
+#: The most partitions in a line, and the most partitions that are checked for open transactions.
 NAMED, ASKED = 10, 50
 
 Look = Callable[[Iterable[str]], Sequence[Placement]]
@@ -38,7 +38,7 @@ class MoveState(Enum):
 
 
 class MoveWait:
-    """`look` returns the placements of topics and may raise CommandError; `why` returns a sentence about moves that wait. `now`
+    """`look` returns the placements of topics and may raise CommandError. `why` returns a sentence about moves that wait. `now`
     returns seconds of a monotonic clock."""
 
     def __init__(
@@ -58,7 +58,8 @@ class MoveWait:
         self._absent_since: dict[PlannedMove, float] = {}
 
     def run(self, timeout: float | None) -> Mapping[PlannedMove, MoveState]:
-        """The states once no move is left, or after `timeout` seconds. CommandError after a long time without an answer."""
+        """The states after the last move has ended, or after `timeout` seconds. CommandError after UNANSWERED_S without a
+        response."""
         begun = self._now()
         silent, said_at, count = Silence(self._now), begun, self._count()
         while True:
@@ -99,12 +100,12 @@ class MoveWait:
             return MoveState.DELETED
         if row.destination == move.target:
             return MoveState.MOVED if row.target is None else MoveState.MOVING
-        since = self._absent_since.setdefault(move, self._now())  # the broker that answers may learn of it late
+        since = self._absent_since.setdefault(move, self._now())  # the broker may learn of the move late
         return MoveState.CANCELLED if self._now() - since > SETTLED_S else MoveState.MOVING
 
 
 def named(moves: Sequence[PlannedMove]) -> str:
-    """The partitions of the first moves, and that there are more."""
+    """The partitions of the first moves, and the number of the others."""
     return names([move.key for move in moves])
 
 
@@ -114,7 +115,7 @@ def names(keys: Sequence[PartitionKey]) -> str:
 
 
 def look_through(bootstrap: str) -> Look:
-    """Asks the first node that answers at the address."""
+    """Reads the placements from the first node that answers at the address."""
     return lambda topics: placements(require_reachable(bootstrap), sorted(topics)).rows
 
 
@@ -127,8 +128,8 @@ def why_waiting(bootstrap: str, moves: Sequence[PlannedMove]) -> str:
     if why != ASK_THE_LOG:
         return why
     return (
-        f"the brokers report no problem; if a move was tried and failed, the event partition.work_failed in the log "
-        f"of broker {moves[0].source} has the reason"
+        f"the brokers report no problem; if a move failed, the event partition.work_failed in the log of broker "
+        f"{moves[0].source} has the reason"
     )
 
 
@@ -138,7 +139,7 @@ def _held(bootstrap: str, moves: Sequence[PlannedMove]) -> str | None:
 
     cluster = cluster_of(require_reachable(bootstrap), {move.topic for move in moves})
     for move in moves:
-        for broker, role in ((move.source, "has"), (move.target, "is to have")):
+        for broker, role in ((move.source, "has"), (move.target, "will get")):
             if broker not in cluster.brokers:
                 return f"broker {broker}, which {role} {move.topic}-{move.partition}, is away"
     asked: dict[tuple[str, str], list[int]] = {}

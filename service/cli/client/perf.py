@@ -1,6 +1,6 @@
-"""`tidelog perf`: puts load on a topic and prints its figures as Kafka's own perf tools print them.
+"""`tidelog perf`: puts load on a topic and prints figures in the format of Kafka's own perf tools.
 
-It measures the node together with this client, which is librdkafka behind one Python thread.
+The figures measure the node together with this client, which is librdkafka behind one Python thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ perf = typer.Typer(
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)]
-Records = Annotated[int, typer.Option("--records", "-n", min=1, help="How many records.", show_default=False)]
+Records = Annotated[int, typer.Option("--records", "-n", min=1, help="The number of records.", show_default=False)]
 RecordSize = Annotated[
-    int | None, typer.Option("--record-size", "-s", min=1, help="Bytes of each record: random letters.")
+    int | None, typer.Option("--record-size", "-s", min=1, help="Send records of this many random letters.")
 ]
 PayloadFile = Annotated[
     Path | None,
@@ -34,11 +34,12 @@ PayloadFile = Annotated[
     ),
 ]
 Throughput = Annotated[float | None, typer.Option(help="At most this many records per second. (default: no limit)")]
-WarmUp = Annotated[int, typer.Option(min=0, help="Exclude the first N records from a second summary.")]
+WarmUp = Annotated[int, typer.Option(min=0, help="Print a second summary without the first N records.")]
 TransactionDuration = Annotated[
     str | None,
     typer.Option(
-        metavar="100ms", help="Send in transactions, and commit each after this time. (default with an id: 3s)"
+        metavar="100ms",
+        help="Send in transactions, and commit each after this time. (default with --transactional-id: 3s)",
     ),
 ]
 TransactionalId = Annotated[
@@ -50,7 +51,7 @@ GroupName = Annotated[
         "--group",
         "-g",
         metavar="GROUP",
-        help="Read as a member of this group, resuming at its offsets, and commit. (default: a group for this run)",
+        help="Read as a member of this group, from its committed offsets on, and commit. (default: a group for this run)",
         autocompletion=complete_group,
     ),
 ]
@@ -83,17 +84,17 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Send records, and print rates and latencies: average, largest, percentiles."""
+    """Send records, and print rates and latencies: average, maximum, percentiles."""
     from storage_tiers.clock import SystemClock, SystemRng
 
     rng, transaction_ms = SystemRng(), None
     if throughput is not None and throughput <= 0:
-        raise typer.BadParameter("more than 0 records per second", param_hint="--throughput")
+        raise typer.BadParameter("it must be above 0 records per second", param_hint="--throughput")
     if warmup >= records:
-        raise typer.BadParameter("fewer than --records", param_hint="--warmup")
+        raise typer.BadParameter("it must be below --records", param_hint="--warmup")
     if transactional_id is not None or transaction_duration is not None:
         if acks is not RequiredAcks.all:
-            raise typer.BadParameter("transactions need all; leave it out", param_hint="--acks")
+            raise typer.BadParameter("transactions need --acks all; leave the option out", param_hint="--acks")
         transaction_ms = parse_duration(transaction_duration or TRANSACTION_DURATION, "--transaction-duration")
         transactional_id = transactional_id or f"perf-producer-{rng.token(8).hex()}"
     if record_size is not None and payload_file is None:
@@ -116,7 +117,7 @@ def consume(
     group: GroupName = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Stop after this many seconds without a record.")] = 10.0,
     detailed: Annotated[
-        bool, typer.Option("--detailed", help="Print a line per interval instead of one in all.")
+        bool, typer.Option("--detailed", help="Print a line per interval instead of a single summary.")
     ] = False,
     settings: Settings = None,
     interval: Interval = 5.0,
@@ -124,7 +125,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Read records as a member of a group, and print rates with and without the group's own time. Times are UTC."""
+    """Read records as a member of a group, and print rates with and without the time of rebalances. Times are UTC."""
     from storage_tiers.clock import SystemClock, SystemRng
 
     member = group or f"perf-consumer-{SystemRng().token(8).hex()}"

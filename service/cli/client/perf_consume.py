@@ -1,6 +1,6 @@
-"""Reads records by librdkafka as a member of a group, and measures how fast they come and how long the group took.
+"""Reads records through librdkafka as a member of a group, and measures the rate of reading and the time of rebalances.
 
-The group that the command makes for itself commits nothing, so that the node removes it by itself. Ctrl-C ends a run early.
+A group that the command creates for itself commits nothing, so that the node removes it. Ctrl-C ends a run early.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Begin(StrEnum):
 
 @dataclass(frozen=True)
 class ConsumePlan:
-    """The records to read. `interval_s` None: no line of progress."""
+    """The records to read. `interval_s` is None for no progress lines."""
 
     topic: str
     records: int
@@ -71,7 +71,7 @@ def measure_consuming(
     if run.gave_up:
         read = counted(run.records, "record")
         raise CommandError(
-            f"{read} of {plan.records} read, then none for {plan.timeout_s:g} s; raise --timeout, or lower --records"
+            f"read {read} of {plan.records}, then no more for {plan.timeout_s:g} s; raise --timeout, or lower --records"
         )
 
 
@@ -103,7 +103,8 @@ class _ConsumeRun:
         self._window = 0, 0, 0.0
 
     def run(self) -> None:
-        """Returns at the last record, or when none has come for too long. KafkaException or CommandError if it cannot read."""
+        """Returns after the last record, or after the timeout without a record. KafkaException or CommandError if reading
+        fails."""
         topic_partitions(
             self._bootstrap, self._consumer, [self.plan.topic], None
         )  # refuses a topic that does not exist
@@ -143,7 +144,7 @@ class _ConsumeRun:
                 self._take(message)
             if batch:
                 last_s = now_s
-                # As Kafka's tool: no line while nothing comes, so that the wait for the group is part of a window.
+                # As in Kafka's tool, nothing is printed while no records arrive. So a window includes the wait for the group.
                 if self.plan.interval_s is not None and now_s - self._window_s >= self.plan.interval_s:
                     self._report(now_s)
             elif now_s - last_s > self.plan.timeout_s:

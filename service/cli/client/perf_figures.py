@@ -1,8 +1,8 @@
-"""The figures of `tidelog perf`, counted and printed as Kafka's own perf tools do.
+"""The figures of `tidelog perf`, computed and printed as in Kafka's own perf tools.
 
 A window covers the time between two progress lines, a total the whole run. Times are in ms; 1 MB is 2^20 bytes. Percentiles
-come from at most MOST_SAMPLES latencies: every n-th of a longer run. Text prints them in whole ms, so that parsers of Kafka's
-lines can read these; JSON has the fractions.
+come from at most MOST_SAMPLES latencies: every n-th of a longer run. The text has whole ms, so that parsers of Kafka's lines
+can read it. JSON has the fractions.
 
 Pure. Source: `ProducerPerformance.Stats` and `ConsumerPerformance` of Kafka 4.2.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 MIB = 1 << 20
 MOST_SAMPLES = 500_000
-#: By the names that Kafka's line and JSON give them.
+#: Quantiles by their names in Kafka's line and in JSON.
 _PERCENTILES = {"50th": 0.5, "95th": 0.95, "99th": 0.99, "99.9th": 0.999}
 _JSON_NAMES = {"50th": "p50", "95th": "p95", "99th": "p99", "99.9th": "p99.9"}
 
@@ -26,7 +26,7 @@ def per_second(amount: float, elapsed_ms: float) -> float:
 
 # --- producing --------------------------------------------------------------------------------------------------------
 class Acknowledged(NamedTuple):
-    """Records that were acknowledged in a window or in all."""
+    """Records that were acknowledged in a window or in the whole run."""
 
     records: int
     bytes: int
@@ -64,7 +64,7 @@ class Acknowledged(NamedTuple):
 
 
 class Latencies:
-    """Counts acknowledged records from `started_ms` on. `expected` is how many will come at most."""
+    """Counts acknowledged records from `started_ms` on. `expected` is their largest possible number."""
 
     __slots__ = (
         "_bytes",
@@ -98,7 +98,7 @@ class Latencies:
             self._samples.append(latency_ms)
 
     def window(self, now_ms: float) -> Acknowledged:
-        """The figures since the last window; begins the next."""
+        """Returns the figures since the last window, and begins the next one."""
         began_ms, records, size, sum_ms = self._window
         records, size, sum_ms = self.records - records, self._bytes - size, self._sum_ms - sum_ms
         highest = self._window_max_ms
@@ -115,7 +115,7 @@ class Latencies:
 
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    """0 without samples."""
+    """All percentiles are 0 without samples."""
     ordered = sorted(samples)
     return {name: ordered[int(share * len(ordered))] if ordered else 0.0 for name, share in _PERCENTILES.items()}
 
@@ -128,7 +128,7 @@ PROGRESS_COLUMNS = ", ".join(("time", "threadId", *_RATES, *_FETCH_RATES))
 
 
 class Consumed(NamedTuple):
-    """Records that were read in a window or in all. `rebalance_ms` is the part of the elapsed time spent on rebalances."""
+    """Records that were read in a window or in the whole run. `rebalance_ms` is the elapsed time spent on rebalances."""
 
     began_unix_ms: int
     elapsed_ms: float
@@ -145,7 +145,7 @@ class Consumed(NamedTuple):
         return f"{began}, {ended}, {self._rates(self.bytes, self.records)}"
 
     def progress(self, so_far: Consumed) -> str:
-        """`so_far` is the total at the window's end: its amounts are printed beside the window's rates."""
+        """`so_far` is the total at the window's end. Its amounts are printed beside the window's rates."""
         ended = _moment(self.began_unix_ms + round(self.elapsed_ms))
         return f"{ended}, 0, {self._rates(so_far.bytes, so_far.records)}"
 

@@ -1,7 +1,7 @@
-"""Sends records by librdkafka at a rate, in transactions or without, and measures the acknowledgements.
+"""Sends records through librdkafka at a rate, with or without transactions, and measures the acknowledgements.
 
 A record's latency is the time from its entry into librdkafka's queue to its delivery report. Without a rate the sender fills
-that queue, and the latencies are those of the queue. Ctrl-C ends the run; the figures are those of the records sent so far. Not
+that queue, and the latencies are mostly time in the queue. Ctrl-C ends the run; the figures cover the records sent so far. Not
 promised: to reach the node's limit, because one Python thread may be slower.
 """
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 #: Records between two polls for delivery reports; each report waits for the next poll.
 POLL_EVERY = 16
-#: The longest poll, which Ctrl-C waits for.
+#: The longest poll. Ctrl-C takes effect only after it.
 POLL_S = 0.1
-#: Seconds by which a record may be early, as in Kafka's tool: polls count in ms, and shorter waits would use a whole core.
+#: Seconds by which a record may be early, as in Kafka's tool. Polls count in ms, so shorter waits would busy-loop.
 LEAST_WAIT_S = 0.002
-#: How long a transaction may stay open beyond its duration: its records are still to be acknowledged.
+#: How long a transaction may stay open beyond its duration, until its records are acknowledged.
 TRANSACTION_SPARE_MS = 60_000
-#: Bytes of random letters that records are cut from, and payload lines chosen ahead.
+#: The bytes of random letters from which records are cut, and the number of payload lines chosen ahead.
 _LETTERS = 4 << 20
 _CHOSEN = 1 << 16
-#: Error of the records that are purged after a refusal.
+#: Errors of the records that are purged after a refusal.
 _DROPPED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
-#: Errors of a producer whose transactional id another one uses.
+#: Errors of a producer that another one with the same transactional id has fenced.
 _FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 _TO_LETTERS = bytes(65 + value % 26 for value in range(256))
 
@@ -65,7 +65,7 @@ class ProducePlan:
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 def payloads_of(size: int, rng: Rng) -> Iterator[bytes]:
-    """Random upper-case letters, as Kafka's tool sends them: other bytes for each record."""
+    """Random upper-case letters, as in Kafka's tool. Each record has different bytes."""
     letters = rng.token(_LETTERS + size).translate(_TO_LETTERS)
     at = 0
     while True:
@@ -171,7 +171,7 @@ class _ProduceRun:
         self.steady: Latencies | None = None
 
     def run(self) -> None:
-        """Returns when all records are acknowledged, or one was refused. KafkaException if a transaction fails."""
+        """Returns after all records are acknowledged, or one was refused. KafkaException if a transaction fails."""
         from confluent_kafka import KafkaException
 
         if self.plan.transactional_id is not None:
@@ -193,7 +193,7 @@ class _ProduceRun:
         return self.all.total(now_ms), None if self.steady is None else self.steady.total(now_ms)
 
     def _begin(self) -> None:
-        """Starts the clock of the run: the coordinator's time before is not counted."""
+        """Starts the clock of the run. The coordinator's time before that does not count."""
         self._began_s = self._reported_s = self._clock.monotonic()
         self.all = Latencies(self.plan.records, self._now_ms())
         if self.plan.warmup:
@@ -237,9 +237,8 @@ class _ProduceRun:
             except BufferError:
                 self._wait(POLL_S)
             except KafkaException:
-                self._producer.poll(
-                    POLL_S
-                )  # a transaction takes no more records after a refusal, whose report says why
+                # After a refusal the transaction accepts no more records. The delivery report has the reason.
+                self._producer.poll(POLL_S)
                 if self.failure is None:
                     raise
 
@@ -278,7 +277,7 @@ class _ProduceRun:
                 self._producer.abort_transaction(REQUEST_TIMEOUT_S)
 
     def _end_transaction(self, duration_ms: int) -> None:
-        """Begins the first transaction; ends the current one when it is due, and begins the next."""
+        """Begins the first transaction. Later, commits the current one when it is due, and begins the next."""
         if self._transaction_ms is not None:
             if self._now_ms() - self._transaction_ms < duration_ms:
                 return

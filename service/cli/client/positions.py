@@ -68,7 +68,7 @@ def parse_position(text: str, now_ms: int, option: str) -> Position:
 
 
 def parse_duration(text: str, option: str) -> int:
-    """`90s`, `1h30m`, in ms. BadParameter, naming `option`, for anything else."""
+    """A duration such as `90s` or `1h30m`, in ms. BadParameter, naming `option`, for anything else."""
     if not _DURATION.fullmatch(text):
         raise typer.BadParameter(f"{text!r}: write 90s or 1h30m (ms, s, m, h, d, w)", param_hint=option)
     return _within_64_bits(_duration_ms(text), option)
@@ -85,11 +85,11 @@ def _parse_time(text: str, option: str) -> int:
         parsed = parse_time(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r}: write beginning, end, an offset, -10 for ten before the end, a time as 2013-01-01T05:15:00Z, "
+            f"{text!r}: write beginning, end, an offset, -10 for ten before the end, a time such as 2013-01-01T05:15:00Z, "
             "-1h for an hour ago (ms, s, m, h, d, w), or @ and ms since 1970",
             param_hint=option,
         ) from None
-    return max(0, first_ms(parsed))  # smaller numbers mean the beginning and the end
+    return max(0, first_ms(parsed))  # negative numbers mean the beginning and the end
 
 
 def _within_64_bits(number: int, option: str) -> int:
@@ -101,7 +101,7 @@ def _within_64_bits(number: int, option: str) -> int:
 def find_offsets(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], position: Position
 ) -> Mapping[PartitionKey, int]:
-    """The offset that `position` means in each partition. CommandError if the node cannot tell."""
+    """The offset of `position` in each partition. CommandError if the node does not return it."""
     if position.unit is Unit.OFFSET:
         return dict.fromkeys(keys, position.value)
     if position.unit is Unit.FROM_END:
@@ -118,7 +118,7 @@ def find_offsets(
 def _ask(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], timestamp: int
 ) -> Mapping[PartitionKey, int]:
-    """Looks up by timestamp; a negative offset means that no record is that late."""
+    """Looks up offsets by timestamp. A negative offset means that no record is that late."""
     from confluent_kafka import KafkaException, TopicPartition
 
     asked = [TopicPartition(topic, number, timestamp) for topic, number in keys]
@@ -133,14 +133,14 @@ def _ask(
 
 
 def open_transaction_starts(bootstrap: str, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
-    """Where the oldest open transaction of a partition begins, without those that have none or are not answered."""
+    """The first offset of each partition's oldest open transaction. Partitions without one or without an answer are missing."""
     from confluent_kafka import IsolationLevel
     from confluent_kafka.admin import AdminClient
 
     if not keys:
         return {}
     admin = AdminClient(client_config(bootstrap))
-    # In this order: a stable offset below an earlier end is held back, whatever was written meanwhile.
+    # The order matters: a stable offset below an end that was read before it is held back, whatever was written meanwhile.
     ends = _latest(admin, keys, IsolationLevel.READ_UNCOMMITTED)
     stable = _latest(admin, keys, IsolationLevel.READ_COMMITTED)
     return {key: offset for key, offset in stable.items() if offset < ends.get(key, 0)}

@@ -1,7 +1,7 @@
 """`tidelog produce`: writes each line of text, or of `consume --json` output, as a record.
 
-Stops at the first record that the node refuses; acknowledged records stay. With `--acks all` the producer is idempotent, so
-a retry writes nothing twice.
+Stops at the first record that the node refuses. Acknowledged records stay. With `--acks all` the producer is idempotent, so
+retries write no duplicates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: The longest time until a record is acknowledged, retries included.
 DELIVERY_TIMEOUT_MS = 120_000
-#: The longest time until an auto-created topic is known.
+#: The longest wait for an auto-created topic.
 TOPIC_TIMEOUT_MS = 10_000
 #: Lines between two polls for delivery reports.
 POLL_EVERY = 256
@@ -50,7 +50,7 @@ _Topic = Annotated[
     typer.Argument(
         metavar="[TOPIC]",
         show_default=False,
-        help="Optional with --json, if each line names its topic.",
+        help="The topic. Optional with --json, if each line names its topic.",
         autocompletion=complete_topic,
     ),
 ]
@@ -94,7 +94,7 @@ class Deliveries:
     last: dict[PartitionKey, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
-        """Prints one line per silence, because librdkafka retries without a word."""
+        """Prints one line per silence, because librdkafka retries silently."""
         if self.quiet.due():
             report_unacknowledged()
 
@@ -115,7 +115,7 @@ class Deliveries:
 def report_unacknowledged() -> None:
     report(
         f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; retrying for up to "
-        f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz give the reason; it may be out of disk space, "
+        f"{DELIVERY_TIMEOUT_MS // 1000} s. The node's log and /readyz give the reason. The node may be out of disk space, "
         "or recovering"
     )
 
@@ -187,14 +187,14 @@ def _refusal(bootstrap: str, producer: Producer, deliveries: Deliveries, what: s
             return CommandError(f"{what}: {topic} has no partition {partition}, only 0 to {count - 1}")
     if error.name() == "INVALID_RECORD" and _is_compacted(bootstrap, topic):
         return CommandError(
-            f"{what}: {topic} is a compacted topic, which takes only records with keys: give --key-separator, or "
-            "lines of JSON with a key (INVALID_RECORD)"
+            f"{what}: {topic} is a compacted topic, and accepts only records with keys; use --key-separator, or lines of "
+            "JSON with a key (INVALID_RECORD)"
         )
     return explain(bootstrap, error, what)
 
 
 def _is_compacted(bootstrap: str, topic: str) -> bool:
-    """False if the node does not say."""
+    """False if the node does not tell."""
     from service.cli.client.config_requests import TOPIC, describe_configs
 
     with suppress(CommandError):
@@ -205,7 +205,7 @@ def _is_compacted(bootstrap: str, topic: str) -> bool:
 
 def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> None:
     if key_separator == "":
-        raise typer.BadParameter("at least one character", param_hint="--key-separator")
+        raise typer.BadParameter("it needs at least one character", param_hint="--key-separator")
     if as_json and key_separator is not None:
         raise typer.BadParameter("JSON lines contain their keys: omit --key-separator", param_hint="--json")
     if topic is None and not as_json:
@@ -218,7 +218,7 @@ def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks
         "compression.type": compression.value,
         "acks": acks.value,
         "enable.idempotence": acks is RequiredAcks.all,
-        # As Java's producer and the SDK. librdkafka's default, CRC-32, chooses other partitions.
+        # The partitioner of the Java producer and the SDK. librdkafka's default, CRC-32, chooses other partitions.
         "partitioner": "murmur2_random",
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": TOPIC_TIMEOUT_MS,
@@ -228,7 +228,7 @@ def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks
 def _send_lines(
     producer: Producer, lines: Iterable[bytes], read: Callable[[bytes], JsonRecord], deliveries: Deliveries
 ) -> None:
-    """Ends at the first failure."""
+    """Stops at the first failure."""
     for number, line in enumerate(lines, 1):
         if number % POLL_EVERY == 0:
             producer.poll(0)
@@ -257,10 +257,10 @@ def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> Non
 
 
 def _finish(producer: Producer, deliveries: Deliveries) -> None:
-    """Waits for records in flight; after a failure, drops the queued ones."""
+    """Waits for records in flight. After a failure, drops the queued ones."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
-    deliveries.quiet.begin()  # until now it waited for lines, not for the node
+    deliveries.quiet.begin()  # so far the command waited for lines, not for the node
     while producer.flush(0.5):
         deliveries.say_silence()
 
@@ -273,7 +273,7 @@ def _reader(
     *,
     as_json: bool,
 ) -> Callable[[bytes], JsonRecord]:
-    """A record from a line. Options of the command line win over the line's fields. Raises ValueError."""
+    """A function that makes a record from a line. Command-line options override the line's fields. It raises ValueError."""
 
     def read_text(line: bytes) -> JsonRecord:
         key, value = (None, line) if separator is None else _split(line, separator)
@@ -302,7 +302,7 @@ def _parsed(read: Callable[[bytes], JsonRecord], line: bytes, number: int) -> Js
 def _split(line: bytes, separator: str) -> tuple[bytes, bytes]:
     key, found, value = line.partition(separator.encode())
     if not found:
-        raise ValueError(f"it has no {separator!r} between key and value")
+        raise ValueError(f"there is no {separator!r} between key and value")
     return key, value
 
 

@@ -1,4 +1,4 @@
-"""DeleteRecords on a topic, with a position for each partition in the user's notation."""
+"""DeleteRecords on a topic, up to a position in the user's notation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Deleted(NamedTuple):
 def delete_before(
     bootstrap: str, topic: str, partitions: Sequence[int] | None, before: str, *, dry_run: bool
 ) -> list[Deleted]:
-    """Resolves the positions of all partitions before it deletes anything. CommandError if one is beyond a partition's end,
-    or with the partitions where deletion failed."""
+    """Resolves the positions in all partitions before it deletes anything. CommandError if a position is beyond a partition's
+    end, or if deletion fails; the error then names the partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
     from storage_tiers.clock import SystemClock

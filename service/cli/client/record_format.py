@@ -1,6 +1,6 @@
 """Record formats in kcat's syntax (`-f '%t [%p] at %o: %s\\n'`): parsed once, then applied to each record.
 
-Pure. Keys, values and headers print byte for byte; null prints as nothing, its length as -1.
+Pure. Keys, values and headers print byte for byte. null prints as nothing, and its length as -1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
 class ShownRecord(NamedTuple):
-    """`timestamp` in ms since 1970, -1 for none; `timestamp_type` is create_time, log_append_time, or None."""
+    """`timestamp` is in ms since 1970, -1 for none. `timestamp_type` is create_time, log_append_time, or None."""
 
     topic: str
     partition: int

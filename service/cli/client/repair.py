@@ -20,8 +20,8 @@ def repairs(
     apply: bool,
     losses: Sequence[Loss] = (),
 ) -> Iterator[PartitionRepair]:
-    """Repairs one after another, through the gRPC listener at `address`: with `cluster` first cluster.json, then each topic's
-    topic.json and its partitions. Raises CommandError, Unreachable."""
+    """Makes the repairs one after another, through the gRPC listener at `address`. With `cluster`, cluster.json is first. Then
+    come each topic's topic.json and its partitions. Raises CommandError, Unreachable."""
     import grpc
 
     from grpc_api.proto import cold_pb2 as pb

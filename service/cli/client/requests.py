@@ -1,7 +1,7 @@
 """Requests that librdkafka's admin client lacks: leader epochs, tiered ends, open transactions, brokers' ids.
 
-Each request opens its own connection, without retries. Versions are fixed: Metadata 12 (topic
-ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset), DescribeProducers 0.
+Each request opens its own connection, without retries. Versions are fixed: Metadata 12 (topic ids, leader epochs), ListOffsets
+9 (KIP-1005, the latest tiered offset), DescribeProducers 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STORAGE_ERROR = 56
 _CLIENT_ID = "tidelog-cli"
 #: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR.
 COORDINATOR_AWAY = (14, 15, 16)
-#: How often a request to a coordinator is repeated, and the pause before each in seconds.
+#: The number of retries of a request to a coordinator, and the pause before each in seconds.
 _ATTEMPTS, _PAUSE_S = 100, 0.1
 
 Answer = TypeVar("Answer")
@@ -55,8 +55,9 @@ def brokers(address: str) -> Sequence[int]:
 
 
 def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int | None]:
-    """One past the last offset in the object store, by partition that the node at `address` leads and that has records
-    there; None if the store is behind (it shows less than the node has seen)."""
+    """By partition, the offset after the last one in the object store. The value is None if the store is behind: it shows less
+    than the node has seen. Partitions are missing if the node at `address` does not lead them, or the store has no records of
+    them."""
     from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
     from kio.schema.list_offsets.v9.response import ListOffsetsResponse
     from kio.schema.types import BrokerId, TopicName
@@ -78,14 +79,15 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
 
 
 class OpenTransaction(NamedTuple):
-    """The oldest of a partition: records from `offset` on are not offloaded, nor read as committed, before it ends."""
+    """A partition's oldest open transaction. Until it ends, records from `offset` on are not offloaded, and consumers with
+    `read_committed` do not get them."""
 
     producer_id: int
     offset: int
 
 
 def open_transactions(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, OpenTransaction]:
-    """By partition that the node at `address` leads and that has one."""
+    """By partition. Partitions without one, or that the node at `address` does not lead, are missing."""
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
     from kio.schema.types import TopicName
@@ -118,7 +120,7 @@ def ask(address: str, request: Any, answer_type: Any) -> Any:
 
 
 def ask_for_numbers(address: str, request: Any, answer_type: Any) -> Any:
-    """As `ask`; the answer's times and error codes are numbers. kio refuses times before 1970, and -1 stands for none."""
+    """Like `ask`, but times and error codes in the answer are numbers. kio refuses times before 1970, and -1 means none."""
     from kio.serial import entity_reader
 
     from kafka_gateway.message_reader import at_once, steps_of
@@ -159,7 +161,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     while len(received) < count:
         piece = connection.recv(count - len(received))
         if not piece:
-            raise ConnectionResetError("it ended the connection")
+            raise ConnectionResetError("it closed the connection")
         received += piece
     return bytes(received)
 
@@ -167,7 +169,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 def from_coordinator(
     step: Callable[[], Answer], code_of: Callable[[Answer], int], passing: Collection[int] = COORDINATOR_AWAY
 ) -> Answer:
-    """The answer of `step`, which is repeated for about ten seconds while its error code is one of `passing`."""
+    """Repeats `step` for about ten seconds while its error code is one of `passing`, and returns its last answer."""
     answer = step()
     for _ in range(_ATTEMPTS):
         if code_of(answer) not in passing:

@@ -10,12 +10,12 @@ from service.cli.client import silence
 from service.cli.errors import CommandError, Unreachable, report
 from service.cli.kafka import unknown_topic
 
-#: Added to the wait that the brokers were asked for.
+#: Added to the brokers' own timeout.
 GRPC_MARGIN_S = 10.0
 
 
 class Sealing:
-    """Seals the topic `name` of the cluster at `bootstrap`. `why` returns the reason why a long seal waits."""
+    """Seals the topic `name` of the cluster at `bootstrap`. `why` returns the reason why a seal takes long."""
 
     def __init__(self, bootstrap: str, name: str, why: Callable[[], str]) -> None:
         self._bootstrap = bootstrap
@@ -49,7 +49,8 @@ class Sealing:
         ]
 
     def _await(self, answering: Sequence[Any]) -> None:
-        """Returns once all have answered, or after a silence: then prints the reason for the wait to standard error."""
+        """Returns after all brokers have answered, or after a silence. A silence prints the reason for the wait to standard
+        error."""
         import grpc
 
         try:

@@ -1,4 +1,4 @@
-"""Reports that the node is silent, because librdkafka retries without a word."""
+"""Detects that the node is silent, because librdkafka retries silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Silence:
         self._heard_at = self._now()
 
     def begin(self) -> None:
-        """Restarts the measurement: the pause before was not the node's. A reported silence is not reported again."""
+        """Restarts the measurement after a pause that the node did not cause. A reported silence is not reported again."""
         self._heard_at = max(self._heard_at, self._now())
 
     def due(self) -> bool:
@@ -31,6 +31,6 @@ class Silence:
 
 
 def monotonic() -> float:
-    from storage_tiers.clock import SystemClock  # it imports asyncio, which other commands do not need
+    from storage_tiers.clock import SystemClock  # imports asyncio, which other commands do not need
 
     return SystemClock().monotonic()

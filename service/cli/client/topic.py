@@ -1,4 +1,4 @@
-"""`tidelog topic`: topics through Kafka's admin protocol, and sealing through tidelog's own."""
+"""`tidelog topic`: manages topics through Kafka's admin protocol, and seals them through tidelog's own."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Configs = Annotated[
     ),
 ]
 
-#: A week: gRPC's deadlines are bounded.
+#: A week, because gRPC limits deadlines.
 LONGEST_SEAL_S = 604_800
-#: A 16-bit field of the protocol.
+#: The maximum of a 16-bit field in the protocol.
 MOST_REPLICAS = 2**15 - 1
 
 
@@ -60,10 +60,16 @@ MOST_REPLICAS = 2**15 - 1
 def create(
     name: NewName,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", max=MOST_PARTITIONS, help="-1 for the node's num.partitions.")
+        int,
+        typer.Option(
+            "--partitions", "-p", max=MOST_PARTITIONS, help="The number of partitions. -1: the node's num.partitions."
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", max=MOST_REPLICAS, help="-1: the node's default.")
+        int,
+        typer.Option(
+            "--replication-factor", "-r", max=MOST_REPLICAS, help="The number of replicas. -1: the node's default."
+        ),
     ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[
@@ -78,7 +84,7 @@ def create(
     from confluent_kafka.admin import NewTopic
 
     if partitions == 0 or partitions < -1:
-        raise typer.BadParameter("at least 1, or -1 for the node's num.partitions", param_hint="--partitions")
+        raise typer.BadParameter("write at least 1, or -1 for the node's num.partitions", param_hint="--partitions")
     admin = connect_admin(bootstrap)
     configs = pairs(config, "--config")
     new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs))
@@ -179,13 +185,14 @@ def alter(
         ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, help="The new, larger count.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, help="The new, larger number of partitions."),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Change configs and the number of partitions. Configs change first, all of them or none."""
+    """Change configs and the number of partitions. The configs change first, all or none."""
     from confluent_kafka.admin import NewPartitions
 
     new = pairs(config, "--config")
@@ -265,18 +272,19 @@ def delete_records(
         str,
         typer.Option(
             metavar=SYNTAX,
-            help="The first record that stays: end for none, -10 for the last ten, a time as 2013-01-01T05:15:00Z, -7d.",
+            help="The first record to keep: end keeps none, -10 the last ten, -7d or a time such as 2013-01-01T05:15:00Z the "
+            "records since then.",
         ),
     ],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Repeatable. (default: all)")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="A partition; repeatable. (default: all)")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Delete the oldest records of a topic, local and in the bucket. They do not come back."""
+    """Delete the oldest records of a topic, local and in the bucket. This cannot be undone."""
     from service.cli.client.record_deletion import delete_before
 
     rows = delete_before(bootstrap, name, partition, before, dry_run=dry_run)
@@ -288,11 +296,11 @@ def delete_records(
     typer.echo(f"{counted(total, 'offset')} {'would be deleted' if dry_run else 'deleted'}", err=True)
 
 
-# --- asking ------------------------------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None if unknown or absent. `store_behind`: the store shows less
-    than the leader has seen; `/readyz` says what to do. `open_transaction` is the oldest one, None without any."""
+    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None if unknown or absent. `store_behind` means that the store
+    shows less than the leader has seen; `/readyz` says what to do. `open_transaction` is the oldest one, or None."""
 
     partition: int
     leader: int | None
@@ -313,14 +321,14 @@ class PartitionView:
 
 
 def _held_back_line(view: PartitionView, remedy: TransactionRemedy | None) -> str | None:
-    """A line about the partition's open transaction, the offsets that it holds back, and how to end it; None without one."""
+    """A line about the partition's open transaction, the offsets that it holds back, and how to end it. None without one."""
     if view.open_transaction is None or view.end is None or remedy is None:
         return None
     producer_id, offset = view.open_transaction
     return (
-        f"partition {view.partition}: producer {producer_id}{remedy.name} has a transaction open since offset {offset}: until "
-        f"it ends, readers of committed records stop there, {counted(view.end - offset, 'offset')} before the end, and the "
-        f"segment with that offset stays on the disk, as do all later ones{remedy.advice}"
+        f"partition {view.partition}: producer {producer_id}{remedy.name} has a transaction open since offset {offset}. Until "
+        f"it ends, read_committed consumers stop there, {counted(view.end - offset, 'offset')} before the end, and the segment "
+        f"with that offset and all later ones stay on the disk{remedy.advice}"
     )
 
 
@@ -363,7 +371,7 @@ def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
 def _open_transactions(
     admin: AdminClient, found: TopicDescription, ends: Mapping[int, int]
 ) -> Mapping[int, OpenTransaction]:
-    """By partition, from the leaders that answer. A partition may have thousands of producers: it is asked for them only if
+    """By partition, from the leaders that answer. A partition may have thousands of producers, so they are requested only if
     its last stable offset is below its end."""
     from service.cli.client.requests import open_transactions
 
@@ -443,5 +451,5 @@ def _ids(numbers: Sequence[int]) -> str:
 
 
 def _topic_id(found: TopicDescription) -> str | None:
-    """As Kafka prints a Uuid and as the bucket's keys contain it; librdkafka prints standard base64 instead."""
+    """The topic id in URL-safe base64, as in Kafka's output and in the bucket's keys. librdkafka uses standard base64."""
     return str(found.topic_id).replace("+", "-").replace("/", "_") if found.topic_id else None

@@ -1,8 +1,8 @@
-"""Requests about transactions, which librdkafka's admin client lacks, and which transactions hang.
+"""Requests about transactions that librdkafka's admin client lacks, and the search for hanging transactions.
 
-A transaction hangs in a partition if it is open there and no coordinator knows of it: it never ends by itself, and readers
-with `read_committed` stop there. A transaction whose marker a disk has lost also hangs, if its coordinator has a later open
-transaction of its id there. As in Kafka's own tool, only transactions with a long-silent producer are checked: partitions and
+A transaction hangs in a partition if it is open there and no coordinator knows it. It never ends by itself, and consumers with
+`read_committed` stop there. A transaction whose marker was lost with a disk also hangs, if its coordinator has a later open
+transaction of its id there. As in Kafka's own tool, only transactions with a long-silent producer are checked. Partitions and
 coordinators are queried one after the other, and other transactions may end meanwhile.
 
 Requests go to the brokers' advertised addresses. They are retried while a coordinator is created or loaded.
@@ -18,7 +18,8 @@ from service.cli.client.requests import COORDINATOR_AWAY, ask, ask_for_numbers, 
 from service.cli.errors import CommandError
 from service.cli.kafka import unknown_topic
 
-#: The error codes of a coordinator to ask again: it is created, loaded or moved, or CONCURRENT_TRANSACTIONS.
+#: The error codes after which a request to a coordinator is repeated: it is created, loaded or moved, or
+#: CONCURRENT_TRANSACTIONS.
 _PASSING = (*COORDINATOR_AWAY, 51)
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _INVALID_REGULAR_EXPRESSION = 128
@@ -29,7 +30,7 @@ ONGOING = "Ongoing"
 
 
 class Cluster(NamedTuple):
-    """`leaders` has the broker of each partition; those without a leader are not in it."""
+    """`leaders` has the broker of each partition. Partitions without a leader are not in it."""
 
     brokers: Mapping[int, str]
     partitions: Collection[PartitionKey]
@@ -37,7 +38,7 @@ class Cluster(NamedTuple):
 
 
 class TransactionRow(NamedTuple):
-    """A transactional id in a list. `coordinator` is a broker id, `state` Kafka's name of the transaction's state."""
+    """A row in a list of transactional ids. `coordinator` is a broker id, `state` is Kafka's name of a transaction's state."""
 
     transactional_id: str
     coordinator: int
@@ -46,7 +47,7 @@ class TransactionRow(NamedTuple):
 
 
 class TransactionSnapshot(NamedTuple):
-    """`start_ms` is None if there was no transaction since the producer began."""
+    """`start_ms` is None if the producer has begun no transaction yet."""
 
     transactional_id: str
     coordinator: int
@@ -59,7 +60,7 @@ class TransactionSnapshot(NamedTuple):
 
 
 class PartitionProducer(NamedTuple):
-    """A partition's state of a producer; None where it is unknown. `start_offset` is that of its open transaction."""
+    """A partition's state of a producer. Unknown fields are None. `start_offset` is that of its open transaction."""
 
     topic: str
     partition: int
@@ -111,7 +112,7 @@ def list_transactions(
     duration_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionRow]:
-    """In the order of their ids. `duration_ms` leaves out the transactions that are open for no longer."""
+    """Sorted by id. With `duration_ms`, only transactions that are open for longer."""
     from kio.schema.list_transactions.v2.request import ListTransactionsRequest
     from kio.schema.list_transactions.v2.response import ListTransactionsResponse
     from kio.schema.types import ProducerId
@@ -128,7 +129,7 @@ def list_transactions(
         answer = _asked_until_loaded(address, request, ListTransactionsResponse)
         if answer.error_code == _INVALID_REGULAR_EXPRESSION:
             raise CommandError(
-                f"{pattern!r} cannot be read, or is outside what tidelog takes: docs/cli.md, Transactions"
+                f"{pattern!r} is not a regular expression, or uses syntax that tidelog lacks: docs/cli.md, Transactions"
             )
         _require(answer.error_code, f"cannot list the transactions of broker {number}")
         found += [
@@ -167,7 +168,7 @@ def describe(cluster: Cluster, address: str, transactional_id: str) -> Transacti
 
 
 def fence(cluster: Cluster, transaction: TransactionSnapshot) -> None:
-    """Ends the open transaction by an abort, and fences its producer: its next request is refused. Returns once its markers are
+    """Aborts the open transaction and fences its producer, whose next request is refused. Returns after the markers are
     written."""
     from datetime import timedelta
 
@@ -249,8 +250,8 @@ def _producer(topic: str, partition: int, row: Any) -> PartitionProducer:
 
 
 def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
-    """Writes an abort marker for this transaction into this partition alone. A coordinator would write all of the
-    transaction's markers."""
+    """Writes an abort marker for this transaction into this partition alone. A coordinator would write all markers of the
+    transaction."""
     from kio.schema.types import ProducerId, TopicName
     from kio.schema.write_txn_markers.v1.request import (
         WritableTxnMarker,
@@ -277,7 +278,7 @@ def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
 def hanging(
     cluster: Cluster, address: str, keys: Sequence[PartitionKey], *, silent_ms: int, now_ms: int
 ) -> list[PartitionProducer]:
-    """The transactions that hang in these partitions, and whose producers wrote nothing there for so long."""
+    """The hanging transactions of these partitions whose producers have written nothing there for longer than `silent_ms`."""
     suspects = [
         each
         for each in producers(cluster, keys)
@@ -288,8 +289,8 @@ def hanging(
 
 
 def owners(cluster: Cluster, address: str, opened: Sequence[PartitionProducer]) -> Mapping[PartitionProducer, str]:
-    """The transactional ids of these transactions, for those that are their coordinators' current ones. A transaction
-    under an older epoch than its id's open transaction is an earlier one whose marker is lost, so it has no entry."""
+    """The transactional ids of those transactions that are current at their coordinators. A transaction with an older producer
+    epoch than its id's open transaction is an earlier one whose marker is lost, so it has no entry."""
     if not opened:
         return {}
     listed = list_transactions(cluster, producer_ids=sorted({each.producer_id for each in opened}))

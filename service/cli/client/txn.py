@@ -1,4 +1,4 @@
-"""`tidelog txn`: transactions, those that hang, and how to end them."""
+"""`tidelog txn`: lists and inspects transactions, finds hanging ones, and ends them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from service.cli.client.transactions import PartitionProducer
 
-txn = typer.Typer(no_args_is_help=True, help="List, inspect and abort transactions, and find those that hang.")
+txn = typer.Typer(no_args_is_help=True, help="List, inspect and abort transactions, and find hanging ones.")
 
-#: As in Kafka's tool: the default of `transaction.max.timeout.ms`.
+#: The default of `transaction.max.timeout.ms`, as in Kafka's tool.
 LONGEST_TRANSACTION = "15m"
 
 Topic = Annotated[
@@ -42,11 +42,13 @@ def list_(
         typer.Option("--producer-id", min=0, max=HIGHEST_OFFSET, help="Filter by producer id; repeatable."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", metavar="90s", help="Only transactions that are open for longer.")
+        str | None, typer.Option("--duration", metavar="90s", help="Only transactions that have been open for longer.")
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--transactional-id-pattern", metavar="REGEX", help="Only ids that match as a whole (RE2)."),
+        typer.Option(
+            "--transactional-id-pattern", metavar="REGEX", help="Only ids that match this RE2 pattern as a whole."
+        ),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -97,7 +99,7 @@ def describe(
         f"coordinator {found.coordinator}  timeout {found.timeout_ms} ms"
     )
     if open_ms is not None and found.start_ms is not None:
-        typer.echo(f"it is open for {open_ms} ms, since {moment(found.start_ms)}")
+        typer.echo(f"open for {open_ms} ms, since {moment(found.start_ms)}")
     if found.partitions:
         print_table(("TOPIC", "PARTITION", "BEGAN AT"), [(*key, began.get(key)) for key in found.partitions])
 
@@ -106,7 +108,7 @@ def describe(
 def producers(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Only this partition of it.")
+        int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Only this partition.")
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -127,18 +129,21 @@ def find_hanging(
         typer.Option(
             "--max-transaction-timeout",
             metavar=LONGEST_TRANSACTION,
-            help="Only transactions whose producers wrote nothing for longer: the brokers' transaction.max.timeout.ms.",
+            help="Only transactions whose producers have been silent for longer. Use the brokers' transaction.max.timeout.ms.",
         ),
     ] = LONGEST_TRANSACTION,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Find transactions that no coordinator will ever end, and how to end them. They hold back readers with read_committed."""
+    """Find hanging transactions, and print the commands that end them.
+
+    No coordinator will end a hanging transaction, and it blocks read_committed consumers.
+    """
     from storage_tiers.clock import SystemClock
 
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition is of a topic; name it with --topic")
+        raise typer.BadParameter("--partition needs --topic")
     silent_ms = parse_duration(longest, "--max-transaction-timeout")
     address = require_reachable(bootstrap)
     cluster = transactions.cluster_of(address, None if topic is None else (topic,))
@@ -163,22 +168,24 @@ def abort(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Where a transaction hangs."
+            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="The topic of a hanging transaction."
         ),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="The partition in which it hangs."),
+        typer.Option(
+            "--partition", "-p", min=0, max=HIGHEST_PARTITION, help="The partition of the hanging transaction."
+        ),
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", min=0, max=HIGHEST_OFFSET, help="Where the hanging transaction began."),
+        typer.Option("--start-offset", min=0, max=HIGHEST_OFFSET, help="The first offset of the hanging transaction."),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Abort an id's open transaction and fence its producer, or end a transaction that hangs in one partition."""
+    """Abort an id's open transaction and fence its producer, or end a hanging transaction in one partition."""
     where = (topic, partition, start_offset)
     if (name is None) == (where == (None, None, None)):
         raise typer.BadParameter("name a transactional id, or a hanging transaction with --topic")
@@ -200,7 +207,7 @@ def abort(
 
 
 def _abort_id(address: str, name: str) -> Sequence[PartitionKey]:
-    """The partitions that the transaction had."""
+    """Returns the partitions of the transaction."""
     cluster = transactions.cluster_of(address, ())
     found = transactions.describe(cluster, address, name)
     if found.state != transactions.ONGOING:
@@ -221,13 +228,13 @@ def _abort_hanging(address: str, key: PartitionKey, start_offset: int) -> None:
     owner = transactions.owners(cluster, address, [open_one]).get(open_one)
     if owner is not None:
         raise CommandError(
-            f"the transaction of {where} is not hanging: it is that of {owner}; `tidelog txn abort {owner}` ends it everywhere"
+            f"the transaction of {where} is not hanging: it belongs to {owner}; `tidelog txn abort {owner}` ends it everywhere"
         )
     transactions.abort_in_partition(cluster, open_one)
 
 
 def _began(address: str, found: transactions.TransactionSnapshot) -> dict[PartitionKey, int | None]:
-    """The first offset of its transaction in each partition, as far as the partition's leader has one."""
+    """The first offset of its transaction in each partition, None if the partition's leader has none."""
     if not found.partitions:
         return {}
     cluster = transactions.cluster_of(address, {topic for topic, _ in found.partitions})
@@ -237,7 +244,7 @@ def _began(address: str, found: transactions.TransactionSnapshot) -> dict[Partit
 
 
 def _partitions_of(cluster: transactions.Cluster, topic: str | None, partition: int | None) -> Sequence[PartitionKey]:
-    """All partitions, or that one. CommandError if there is no such partition."""
+    """All partitions, or the one given. CommandError if it does not exist."""
     if partition is None:
         return list(cluster.partitions)
     if (topic, partition) not in cluster.partitions:
@@ -246,7 +253,7 @@ def _partitions_of(cluster: transactions.Cluster, topic: str | None, partition: 
 
 
 def _states(wanted: Sequence[str]) -> list[str]:
-    """Kafka's names of these states, whatever their case."""
+    """Kafka's names of these states, in upper or lower case."""
     from grpc_api.contract.transactions import STATES
 
     names = {name.lower(): name for name in STATES}

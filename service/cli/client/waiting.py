@@ -1,4 +1,4 @@
-"""Why a command waits: the node's `/readyz`, or an open transaction, as a sentence."""
+"""Explains in a sentence why a command waits: from the node's `/readyz`, or by an open transaction."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from service.cli.errors import CommandError
 if TYPE_CHECKING:
     from service.cli.client.requests import OpenTransaction
 
-#: Timeout of the node's answer.
+#: Timeout of a request to the node.
 PATIENCE_S = 2.0
-#: The body's state of a healthy store.
+#: States of a healthy store in the body.
 _SOUND_STORES = ("ok", "none")
 _LONGEST_BODY = 1 << 20
 ASK_THE_LOG = "the node reports no problem; retrying"
 
 
 def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
-    """A sentence about the first node that reports a problem, even if none answers. Takes at most a few times `PATIENCE_S` for
-    each node."""
+    """A sentence about the first node that reports a problem. There is one even if no node answers. Takes at most a few times
+    `PATIENCE_S` for each node."""
     from service.cli.kafka import http_addresses
 
-    found = "the node gives no reason; retrying. Its log and /readyz have the reason"
+    found = "retrying; the node's log and /readyz have the reason"
     try:
         addresses = http_addresses(bootstrap, PATIENCE_S)
     except CommandError:
@@ -44,14 +44,15 @@ def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
 class TransactionRemedy(NamedTuple):
     """An open transaction's name and the command that ends it."""
 
-    #: Its transactional id in brackets, with a space before; empty if none is known.
+    #: Its transactional id in brackets, after a space. Empty if the id is unknown.
     name: str
-    #: A clause that names the command that ends it; empty if the coordinators did not answer.
+    #: A clause with the command that ends it. Empty if the coordinators did not answer.
     advice: str
 
 
 def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTransaction]) -> str | None:
-    """A sentence about the oldest open transaction of the first partition that has one, and how to end it. None without any."""
+    """A sentence about the oldest open transaction of the first partition that has one, and how to end it. None if there is
+    none."""
     if not opened:
         return None
     number, held = min(opened.items())
@@ -63,9 +64,9 @@ def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTra
 
 
 def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, str] | None:
-    """A sentence for each of these partitions about the transaction that is open there since that offset, if one is, and how
-    to end it. None if nothing answers. However many partitions there are, each broker is asked three times, and once for
-    each transactional id."""
+    """For each partition in which a transaction is open since that offset, a sentence about it and how to end it. None if
+    nothing answers. Each broker gets three requests, regardless of the number of partitions, and one for each transactional
+    id."""
     from service.cli.client import transactions
     from service.cli.client.requests import OpenTransaction
     from service.cli.listener import require_reachable
@@ -78,8 +79,8 @@ def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[Partiti
         return None
     known = remedies(bootstrap, {each.key: OpenTransaction(each.producer_id, held[each.key]) for each in open_there})
     return {
-        each.key: f"producer {each.producer_id}{known[each.key].name} has a transaction open since then, and committed records "
-        f"beyond follow when it ends{known[each.key].advice}"
+        each.key: f"producer {each.producer_id}{known[each.key].name} has a transaction open there, and later records follow "
+        f"when it ends{known[each.key].advice}"
         for each in open_there
     }
 
@@ -87,8 +88,8 @@ def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[Partiti
 def remedies(
     bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]
 ) -> Mapping[PartitionKey, TransactionRemedy]:
-    """For each open transaction. One that no coordinator knows hangs, or its coordinator is not loaded yet; the command named
-    for it tells these apart."""
+    """For each open transaction. If no coordinator knows a transaction, it hangs, or its coordinator is not loaded yet. The
+    command in its advice checks which."""
     names = _owners(bootstrap, opened) if opened else {}
     return {key: _remedy(key, each, names) for key, each in opened.items()}
 
@@ -120,7 +121,7 @@ def _owners(bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]) -> M
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
-    """`body` is the node's `/readyz`; `partitions` are those that the command waits for."""
+    """`body` is the node's `/readyz`. `partitions` are those for which the command waits."""
     behind: Mapping[str, str] = body.get("store_behind", {})
     for partition in partitions:
         if partition in behind:
@@ -128,10 +129,10 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
     if body.get("store") not in _SOUND_STORES:
         return f"the node is waiting for the object store, and retries: {body.get('store')}"
     if body.get("holding"):
-        return f"the node refuses writes for now: {body['holding']}"
+        return f"the node refuses writes at present: {body['holding']}"
     refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]
     if refusing:
-        return f"the node's disk prevents {refusing[0]} from being written or opened"
+        return f"the node cannot write or open {refusing[0]} on its disk"
     recovering = [partition for partition in partitions if partition in body.get("recovering_partitions", ())]
     if recovering:
         return f"{recovering[0]} is recovering: it waits for the object store"
@@ -147,7 +148,7 @@ def _readyz(address: str) -> Any:
     try:
         with urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as answer:
             return json.loads(answer.read(_LONGEST_BODY))
-    except HTTPError as error:  # not ready; the body has the reason
+    except HTTPError as error:  # the node is not ready; the body has the reason
         return json.loads(error.read(_LONGEST_BODY))
     except HTTPException as error:
         raise ValueError(str(error)) from None

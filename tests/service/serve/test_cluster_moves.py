@@ -104,7 +104,7 @@ def test_a_wait_names_the_transaction_that_holds_a_move_up(cluster: Cluster) -> 
     assert waited.code == 1
     assert "nothing has moved for 3 s; waiting for open-0: producer" in waited.err
     assert "`tidelog txn abort slow` aborts it now" in waited.err
-    assert f"1 partition on the way: open-0 to broker {target}" in tidelog("cluster", "status", *at).out
+    assert f"1 partition moving: open-0 to broker {target}" in tidelog("cluster", "status", *at).out
     assert tidelog("cluster", "move", "--cancel", "--execute", *at).out.endswith("1 move cancelled\n")
     producer.commit_transaction(30)
     assert cluster.leaders(1, "open")[0] == source

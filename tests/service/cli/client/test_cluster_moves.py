@@ -80,7 +80,7 @@ def test_move_prints_the_moves_and_what_became_of_them(brokers: Brokers) -> None
         "2 partitions moved",
     ]
     assert brokers.held() == {("a", 0): 3, ("a", 1): 3, ("a", 2): 3, ("b", 0): 3, ("c", 0): 3}
-    assert run("move", "a", "--to", "3", "--execute").out == "nothing to do: they are on broker 3 already\n"
+    assert run("move", "a", "--to", "3", "--execute").out == "nothing to do: the partitions are already on broker 3\n"
 
 
 def test_moves_are_printed_as_json(brokers: Brokers) -> None:
@@ -102,7 +102,7 @@ def test_moves_are_printed_as_json(brokers: Brokers) -> None:
 
 def test_moves_in_progress_are_cancelled(brokers: Brokers) -> None:
     brokers.slow = {"a", "b"}
-    assert run("move", "a:0", "b", "--to", "2", "--execute", "--no-wait").out.endswith("2 partitions begun to move\n")
+    assert run("move", "a:0", "b", "--to", "2", "--execute", "--no-wait").out.endswith("2 partitions started to move\n")
     assert run("move", "--cancel", "a", "--execute").out.splitlines()[-2:] == [
         "a              0     1  stays",
         "1 move cancelled",
@@ -122,7 +122,7 @@ def test_a_wait_ends_with_its_timeout_and_names_what_is_left(brokers: Brokers) -
         "moves in progress\n"
     )
     assert "2 partitions moved" in ran.out and "stop broker" not in ran.out
-    assert "1 partition on the way already: b-0" in run("drain", "3").out
+    assert "1 partition already moving: b-0" in run("drain", "3").out
 
 
 def test_ctrl_c_leaves_the_moves_and_says_so(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +152,13 @@ def test_a_drained_broker_is_to_be_stopped(brokers: Brokers) -> None:
 def test_a_broker_that_cannot_be_drained_is_named_with_the_reason(brokers: Brokers) -> None:
     brokers.live = (1, 2)
     assert run("drain", "3").err == (
-        "tidelog: broker 3 is away, and partitions move only while their broker runs; start it, then drain it\n"
+        "tidelog: broker 3 is away, and its partitions can move only while it runs; start it, then drain it\n"
     )
     assert "there is no live broker 4" in run("drain", "4").err
     assert "there is no live broker 4" in run("move", "a", "--to", "4").err
     brokers.live = (3,)
     assert run("drain", "3").err == (
-        "tidelog: broker 3 is the only live one: its partitions cannot move; start another broker first\n"
+        "tidelog: broker 3 is the only live broker, so its partitions cannot move; start another broker first\n"
     )
     brokers.live = (1, 2, 3)
     assert run("drain", "3", "--execute").code == 0
@@ -173,8 +173,10 @@ def test_partitions_that_cannot_move_are_named(brokers: Brokers) -> None:
     assert "c-0 cannot move without a leader; start broker 3 first" in ran.err
     brokers.rows = {("b", number): Placement("b", number, 1) for number in range(3)}
     ran = run("rebalance")
-    assert ran.code == 0 and ran.out == "nothing to do: no move would make it more even\n"
-    assert ran.err.startswith("tidelog: it cannot be more even: b-0, b-1, b-2 cannot move, because")
+    assert ran.code == 0 and ran.out == "nothing to do: no move would spread them more evenly\n"
+    assert ran.err.startswith(
+        "tidelog: the partitions cannot be spread more evenly: b-0, b-1, b-2 cannot move, because"
+    )
     brokers.untiered = set()
     assert run("rebalance", "--execute").code == 0
     assert sorted(brokers.held().values()) == [1, 2, 3]

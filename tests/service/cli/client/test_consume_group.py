@@ -135,7 +135,9 @@ def test_a_member_without_a_partition_says_why_nothing_comes(node: Node, group: 
         until_members(node, group, [1])
         with member(node, group, "one") as second:
             said = said_by(first, second)
-            assert f"group {group} gives this member no partition: it has more members than partitions" in said
+            assert (
+                f"group {group} has assigned no partition to this member: it has more members than partitions" in said
+            )
 
 
 def said_by(*processes: subprocess.Popen[bytes]) -> str:
@@ -156,8 +158,8 @@ def test_a_topic_that_does_not_exist_is_refused(node: Node, group: str) -> None:
     [
         (("-g", "g", "-p", "0"), "leave --partition out"),
         (("-g", "g", "--to", "end"), "leave --to out, or use --exit-at-end"),
-        (("-g", "g", "--from", "-10"), "with --group it is beginning or end"),
-        (("-g", ""), "a group has a name"),
+        (("-g", "g", "--from", "-10"), "with --group only beginning or end"),
+        (("-g", ""), "the name of the group is empty"),
     ],
 )
 def test_words_that_a_group_contradicts_are_refused(node: Node, words: tuple[str, ...], said: str) -> None:

@@ -227,8 +227,8 @@ def test_an_offset_that_is_kept_within_its_partition_is_named(group: Callable[..
     ran = group("reset-offsets", "--from-file", tmp_path / "moves.csv", "--export")
     assert ran.out == "orders,0,40\nother,0,0\nother,1,0\n"
     assert ran.err.splitlines() == [
-        "tidelog: the new offset would be below the log start of other-1; the log start is taken",
-        "tidelog: the new offset would be beyond the end of orders-0 and 1 more; the end is taken",
+        "tidelog: the new offset would be below the log start of other-1; the log start is used instead",
+        "tidelog: the new offset would be beyond the end of orders-0 and 1 more; the end is used instead",
     ]
     assert group("reset-offsets", "--topic", "orders", "--to", "40").err == ""
 

@@ -78,7 +78,7 @@ def test_a_follower_names_the_producer_and_continues_when_the_transaction_ends(t
             assert reader.stdout.readline() == "1\n"
             line = reader.stderr.readline()
             assert line.startswith("tidelog: t-0 is read up to offset 1: producer ")
-            assert "(transactional id slow) has a transaction open since then" in line
+            assert "(transactional id slow) has a transaction open there" in line
             assert line.endswith("; `tidelog txn abort slow` aborts it now\n")
             slow.commit_transaction(30)
             assert reader.stdout.readline() == "2\n"

@@ -126,7 +126,7 @@ def test_a_line_that_is_not_a_record_stops_and_earlier_records_stay(node: Node) 
         ('{"value":"a","partition":"1"}', 'partition is not a number, but "1"'),
         (
             '{"value":"a","timestamp":0}',
-            "timestamp is 0 (librdkafka takes 0 for the time of sending): 1 to ",
+            "timestamp is 0 (librdkafka reads 0 as the time of sending): 1 to ",
         ),
         ('{"value":"a","timestamp":1.5}', "timestamp is not a number, but 1.5"),
         ('{"value":"a","headers":{}}', "headers is not a list, but {}"),

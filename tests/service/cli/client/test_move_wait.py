@@ -71,7 +71,7 @@ def test_a_move_that_was_cancelled_or_whose_topic_is_gone_ends_it() -> None:
 
 def test_a_broker_that_is_away_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(move_wait, "require_reachable", lambda bootstrap: bootstrap)
-    for live, said in ((1, "broker 2, which is to have t-0, is away"), (2, "broker 1, which has t-0, is away")):
+    for live, said in ((1, "broker 2, which will get t-0, is away"), (2, "broker 1, which has t-0, is away")):
         known = transactions.Cluster({live: "h:1"}, [], {})
         monkeypatch.setattr(transactions, "cluster_of", lambda *_, found=known: found)
         assert move_wait.why_waiting("h:1", [A, B]) == said

@@ -66,15 +66,16 @@ def test_a_transaction_open_over_three_rolls_is_named_everywhere(tmp_path: Path)
         assert partition["tiered_end"] is None
         text = tidelog("topic", "describe", "t", "--bootstrap-server", node.kafka).out.splitlines()
         assert text[-1] == (
-            f"partition 0: producer {producer_id} (transactional id slow) has a transaction open since offset 1: until it "
-            f"ends, readers of committed records stop there, {partition['end'] - 1} offsets before the end, and the segment "
-            "with that offset stays on the disk, as do all later ones; `tidelog txn abort slow` aborts it now"
+            f"partition 0: producer {producer_id} (transactional id slow) has a transaction open since offset 1. Until it "
+            f"ends, read_committed consumers stop there, {partition['end'] - 1} offsets before the end, and the segment "
+            "with that offset and all later ones stay on the disk; `tidelog txn abort slow` aborts it now"
         )
 
         read = tidelog("consume", "t", "--exit-at-end", "--bootstrap-server", node.kafka)
         assert (read.code, read.out) == (0, "before\n")
         assert (
-            "t-0 read up to an open transaction at offset 1; `tidelog topic describe t` names its producer" in read.err
+            "stopped in t-0 before an open transaction at offset 1; `tidelog topic describe t` names its producer"
+            in read.err
         )
 
         slow.commit_transaction(30)

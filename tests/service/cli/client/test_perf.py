@@ -229,7 +229,7 @@ def test_too_few_records_are_a_failure_with_figures(node: Node, words: tuple[str
     read = 0 if "end" in words else 500
     assert (ran.code, ran.json["records"]) == (1, read)
     assert (
-        f"{read} records of {words[-1]} read, then none for {patience} s; raise --timeout, or lower --records"
+        f"read {read} records of {words[-1]}, then no more for {patience} s; raise --timeout, or lower --records"
         in ran.err
     )
     if read:
@@ -248,13 +248,13 @@ SEND = ("produce", "full", "-n", "10")
         ((*SEND, "-f", "/dev/null"), "has no line that is not empty", ()),
         (
             (*SEND, "-s", "9", "--throughput", "0"),
-            "more than 0 records per second",
+            "it must be above 0 records per second",
             (*SEND, "-s", "9", "--throughput", "1e6"),
         ),
-        ((*SEND, "-s", "9", "--warmup", "10"), "fewer than --records", (*SEND, "-s", "9", "--warmup", "9")),
+        ((*SEND, "-s", "9", "--warmup", "10"), "it must be below --records", (*SEND, "-s", "9", "--warmup", "9")),
         (
             (*SEND, "-s", "9", "--transactional-id", "a", "--acks", "1"),
-            "transactions need all; leave it out",
+            "transactions need --acks all; leave the option out",
             (*SEND, "-s", "9", "--transactional-id", "a"),
         ),
         (

@@ -139,7 +139,7 @@ def test_several_topics(node: Node) -> None:
 
 def test_an_offset_outside_the_log_is_answered_with_the_log(node: Node) -> None:
     ran = at(node, "consume", "u", "--from", "99", "-e")
-    said = "cannot read u-0 there: its log starts at offset 0 and ends at 3"
+    said = "u-0 does not have that offset: its log starts at offset 0 and ends at 3"
     advice = "give --from an offset between them, beginning or end"
     assert (ran.code, ran.err) == (1, f"tidelog: {said}; {advice}\n")
 

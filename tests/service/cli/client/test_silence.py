@@ -56,7 +56,7 @@ def test_a_wait_for_missing_records_is_reported(tmp_path: Path, monkeypatch: pyt
         node.stop()
         node.store += "-of-another"  # the store answers, and holds none of the objects
         node.start()
-        with pytest.raises(Said, match=r"no records for [0-9.]+ s, and t-0 not read to the end"):
+        with pytest.raises(Said, match=r"no records for [0-9.]+ s before the end of t-0"):
             tidelog("consume", "t", "--exit-at-end", "-b", node.kafka)
 
 

@@ -34,8 +34,8 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
             "the object store shows less of t-0 than the node has seen: key missing",
         ),
         ({"store_behind": {"u-0": "key missing"}}, "the node reports no problem; retrying"),
-        ({"holding": "the directory was moved"}, "the node refuses writes for now: the directory was moved"),
-        ({"refusing_partitions": ["t-1"]}, "the node's disk prevents t-1 from being written or opened"),
+        ({"holding": "the directory was moved"}, "the node refuses writes at present: the directory was moved"),
+        ({"refusing_partitions": ["t-1"]}, "the node cannot write or open t-1 on its disk"),
         ({"recovering_partitions": ["t-0", "t-1"]}, "t-0 is recovering: it waits for the object store"),
     ],
 )
@@ -120,7 +120,7 @@ def test_consume_reports_that_it_waits_for_the_store_and_why(tmp_path: Path, fla
         try:
             assert reader.stderr is not None and reader.stdout is not None
             line = reader.stderr.readline()
-            assert line.startswith("tidelog: no records for 3 s, and t-0 not read to the end: ")
+            assert line.startswith("tidelog: no records for 3 s before the end of t-0: ")
             assert "the node is waiting for the object store, and retries: " in line
             bring_back(tmp_path)
             assert reader.stdout.readline().startswith("value-0-"), "the command continues without help"

@@ -242,7 +242,7 @@ def test_a_compacted_topic_that_refuses_a_record_without_a_key_says_so(node: Nod
     ran = at(node, "produce", topic, stdin="no key\n")
 
     assert ran.code == 1
-    assert f"{topic} is a compacted topic, which takes only records with keys: give --key-separator" in ran.err
+    assert f"{topic} is a compacted topic, and accepts only records with keys; use --key-separator" in ran.err
     assert at(node, "produce", topic, "-k", ":", stdin="a:1\n").code == 0
 
 
