@@ -1,4 +1,4 @@
-"""`tidelog cold`: lists the manifests in a bucket, and repairs them after the bucket went backwards."""
+"""`tidelog cold`: lists the manifests in a bucket, and repairs them after the bucket has gone backwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ cold.command()(ls)
 
 AcceptLoss = Annotated[
     list[str] | None,
-    typer.Option(metavar="PARTITION:START-END", help="Give up these offsets: exactly those that a dry run named."),
+    typer.Option(
+        metavar="PARTITION:START-END",
+        help="Give up these offsets: exactly those that the command printed without --apply.",
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -42,7 +45,7 @@ def repair(
         str | None, typer.Argument(metavar="[TOPIC]", show_default=False, autocompletion=complete_topic)
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="All topics instead of one.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Commit the repair. Without it: a dry run.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Commit the repair. Without it, only show it.")] = False,
     accept_loss: AcceptLoss = None,
     data_dir: DataDir = None,
     store: Store = None,
@@ -52,13 +55,14 @@ def repair(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Write again what a bucket lacks, or shows an older version of, through the node that has seen it.
+    """Repair manifests that a bucket has lost, or has only in an older version, through the node that saw the newer one.
 
     A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen. The node then
-    deletes and evicts nothing there. This command writes cluster.json (with --cluster) and topic.json again, verifies every
-    object that the newest known manifests name, replaces missing objects at the end from the local log, and commits the
-    manifests under a new line. It does the same if a manifest is there but its objects are gone. If offsets in the middle are
-    lost, it names them and changes nothing, unless --accept-loss gives up exactly those. Exit code 1 if a repair is impossible.
+    deletes and evicts nothing there. This command rewrites cluster.json (with --cluster) and topic.json, verifies every object
+    that the newest known manifests name, and replaces missing objects at the end from the local log. Then it commits the
+    manifests, as the start of a new history of commits. It does the same if a manifest exists but its objects are gone. If
+    offsets in the middle are lost, it prints them and changes nothing, unless --accept-loss gives up exactly those. Exit code 1
+    if a repair is impossible.
     """
     from service.cli.client.repair import repairs
     from service.cli.kafka import all_topics, connect_admin, grpc_address
@@ -85,7 +89,7 @@ def repair(
 
 
 def _print(answers: Iterable[PartitionRepair], *, apply: bool, as_json: bool) -> None:
-    """Each repair as it comes, or all as JSON. CommandError if one is impossible."""
+    """Prints each repair when it is known, or all as JSON. CommandError if one is impossible."""
     found = []
     for each in answers:
         found.append(each)

@@ -1,6 +1,6 @@
-"""Shell completion of topic names, from the node that the command line addresses, and of config names.
+"""Shell completion of topic and group names, from the node of the command line, and of config names.
 
-Completion must be fast and silent: after `PATIENCE_S`, or on any error, it offers nothing.
+Completion must be fast and silent. After `PATIENCE_S`, or on any error, it offers nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_S = 1.0
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    bootstrap = ctx.params.get("bootstrap")  # None where the address or the profile is wrong
+    bootstrap = ctx.params.get("bootstrap")  # None if the address or the profile is wrong
     return [] if bootstrap is None else [name for name in _topics(bootstrap) if name.startswith(incomplete)]
 
 
@@ -68,7 +68,7 @@ def _groups(bootstrap: str) -> list[str]:
 
 
 def _asked(bootstrap: str, ask: Callable[[AdminClient], list[str]]) -> list[str]:
-    """Runs in its own thread: resolving a host name may take longer than the client's timeouts."""
+    """Runs in its own thread, because resolving a host name may take longer than the client's timeouts."""
     found: list[str] = []
 
     def run() -> None:
@@ -76,7 +76,7 @@ def _asked(bootstrap: str, ask: Callable[[AdminClient], list[str]]) -> list[str]
 
         try:
             found.extend(ask(AdminClient(client_config(bootstrap))))
-        except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
+        except Exception:  # noqa: BLE001 - after any error there is nothing to offer
             return
 
     thread = threading.Thread(target=run, daemon=True)

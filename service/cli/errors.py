@@ -1,4 +1,4 @@
-"""How a command fails: one line on standard error that says what to do, and an exit code.
+"""How a command fails: with an exit code, and one line on standard error that says what to do.
 
 Exit codes: 0 success; 1 failure, or damage found; 2 wrong command line, or the node or store is unreachable.
 """
@@ -30,13 +30,13 @@ class CommandError(Exception):
 
 
 class Unreachable(CommandError):
-    """Nothing answers at the address that was given."""
+    """Nothing answers at the given address."""
 
     exit_code = 2
 
 
 class NodeUnreachable(Unreachable):
-    """No node answers at the address. If the address is not from the command line, the error names its source."""
+    """No node answers at the address. The error names the source of an address that is not from the command line."""
 
 
 class Misconfigured(CommandError):

@@ -1,7 +1,7 @@
 """Shared by commands that talk to a node: the node's address, librdkafka clients, and errors as sentences.
 
-The address is, in this order: `--bootstrap-server`, the profile that `--profile` names, TIDELOG_BOOTSTRAP_SERVER, the profile
-that TIDELOG_PROFILE names, the profile `default`, and this machine's port 9092.
+The address is the first of `--bootstrap-server`, the profile that `--profile` names, TIDELOG_BOOTSTRAP_SERVER, the profile that
+TIDELOG_PROFILE names, the profile `default`, and port 9092 of this machine.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ REQUEST_TIMEOUT_S = 30.0
 MOST_PARTITIONS = 100_000
 HIGHEST_PARTITION = 2**31 - 1
 HIGHEST_OFFSET = 2**63 - 1
-#: The longest reconnect back-off: short, because a person is watching.
+#: The longest reconnect back-off. It is short because a user is waiting.
 RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 #: The read-only broker config with the address of a node's gRPC listener.
 GRPC_LISTENER = "tidelog.grpc.listener"
-#: The same for its HTTP listener, which serves the metrics.
+#: The same for the HTTP listener, which serves the metrics.
 HTTP_LISTENER = "tidelog.http.listener"
-#: `tidelog serve` knows it and ignores it.
+#: `tidelog serve` ignores this variable, although it refuses unknown ones.
 ENVIRONMENT_ADDRESS = "TIDELOG_BOOTSTRAP_SERVER"
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
 _NAMED_PROFILE = "tidelog.profile"
-#: The parser's name for a source.
+#: Click's name for a value from the command line.
 _TYPED = "COMMANDLINE"
 
 
 def check_bootstrap(text: str) -> None:
-    """ValueError unless it is HOST:PORT, or several of them."""
+    """ValueError unless the text is one HOST:PORT, or several."""
     for address in text.split(","):
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[1]) < 65536:
@@ -63,7 +63,7 @@ def _note_profile(ctx: typer.Context, value: str | None) -> str | None:
 
 
 def _resolve_bootstrap(ctx: typer.Context, value: str) -> str:
-    """The command line wins over the environment, and an address over a profile."""
+    """The command line overrides the environment, and an address overrides a profile."""
     profile, typed_profile = ctx.meta.get(_NAMED_PROFILE, (None, False))
     source = _source(ctx, "bootstrap")
     typed = source == _TYPED
@@ -105,7 +105,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help="The profile to use: a table of tidelog/profiles.toml in the config directory.",
+        help="A profile: the name of a table in tidelog/profiles.toml in the config directory.",
         envvar="TIDELOG_PROFILE",
         is_eager=True,
         expose_value=False,
@@ -115,7 +115,7 @@ Profile = Annotated[
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
-    """Settings of every librdkafka client. Its log lines are off: errors are raised instead."""
+    """Settings of every librdkafka client. They turn its log lines off, because the commands report its errors."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "tidelog-cli",
@@ -133,7 +133,7 @@ def connect_admin(bootstrap: str) -> AdminClient:
 
 
 def outcome(bootstrap: str, future: Future[T], what: str, topic: str | None = None) -> T:
-    """The result of one admin call, or its failure as a CommandError that begins with `what`. `topic`: as in `explain`."""
+    """The result of one admin call, or its failure as a CommandError that begins with `what`. `topic` is as in `explain`."""
     from confluent_kafka import KafkaException
 
     try:
@@ -149,8 +149,8 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
 
 
 def explain(bootstrap: str, error: KafkaError, what: str, topic: str | None = None) -> CommandError:
-    """librdkafka's error as a sentence: the node was unreachable, or what it refused and why. With `topic`, the topic that the
-    request named, an unknown topic becomes `unknown_topic`."""
+    """librdkafka's error as a sentence: the node is unreachable, or it refused a request. `topic` is the topic in the request;
+    with it, the error for an unknown topic is `unknown_topic`."""
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
         return NodeUnreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
     if topic is not None and error.name() == "UNKNOWN_TOPIC_OR_PART":
@@ -160,7 +160,7 @@ def explain(bootstrap: str, error: KafkaError, what: str, topic: str | None = No
 
 
 def unknown_topic(bootstrap: str, name: str) -> CommandError:
-    """Names the topics with a similar name, if the node lists them."""
+    """The error suggests topics with a similar name, if the node lists them."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -174,7 +174,7 @@ def unknown_topic(bootstrap: str, name: str) -> CommandError:
 
 
 def pairs(texts: list[str] | None, option: str) -> Mapping[str, str]:
-    """`KEY=VALUE` words of a repeatable option."""
+    """The `KEY=VALUE` words of a repeatable option."""
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
@@ -185,7 +185,7 @@ def pairs(texts: list[str] | None, option: str) -> Mapping[str, str]:
 
 
 def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
-    """In order."""
+    """All topic names, sorted."""
     from confluent_kafka import KafkaException
 
     try:
@@ -218,7 +218,7 @@ def _grpc_address_of(bootstrap: str, admin: AdminClient, node: KafkaNode) -> str
     entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
     entry = entries.get(GRPC_LISTENER)
     if entry is None or not entry.value:
-        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: it is not a tidelog node")
+        raise CommandError(f"node {node.id} at {bootstrap} has no config {GRPC_LISTENER}, so it is not a tidelog node")
     return str(entry.value)
 
 
@@ -235,9 +235,11 @@ def http_addresses(bootstrap: str, timeout_s: float = REQUEST_TIMEOUT_S) -> list
         future = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
         entry = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}").get(HTTP_LISTENER)
         if entry is None or not entry.value:
-            raise CommandError(f"node {node.id} at {bootstrap} has no {HTTP_LISTENER}: name its address with --http")
+            raise CommandError(
+                f"node {node.id} at {bootstrap} has no config {HTTP_LISTENER}; give its HTTP address with --http"
+            )
         host, port = split_address(str(entry.value))
-        # A node that listens on all addresses is reached at its advertised host.
+        # If a node listens on all addresses, its advertised host is used.
         found.append(f"{node.host if host in ('0.0.0.0', '::') else host}:{port}")
     return found
 

@@ -1,6 +1,6 @@
-"""Options of Kafka's own tools that differ here: the error of such an unknown option names the option to use.
+"""Options of Kafka's own tools that have another form here. The error for such an option names the option to use.
 
-Without this, the error would propose the nearest name, which may mean something else: `--to-current` for `--to-latest`.
+Without this, the error would suggest the most similar name, which may mean something else: `--to-current` for `--to-latest`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 _ALONE = "write the name after the command, without an option"
-#: The words by option.
+#: Advice by option.
 _WORDS: Mapping[str, str] = {
     "--to-earliest": "write --to beginning",
     "--to-latest": "write --to end",
     "--to-offset": "write --to OFFSET",
-    "--to-datetime": "write --to TIME, as --to 2013-07-01T00:00:00Z",
-    "--by-duration": "write --to -DURATION, as --to -1h",
+    "--to-datetime": "write --to TIME, for example --to 2013-07-01T00:00:00Z",
+    "--by-duration": "write --to -DURATION, for example --to -1h",
     "--from-beginning": "write --from beginning, the default",
-    "--property": "choose what is printed with --format or --json",
-    "--formatter-property": "choose what is printed with --format or --json",
+    "--property": "choose the output with --format or --json",
+    "--formatter-property": "choose the output with --format or --json",
     "--entity-type": "`tidelog topic alter TOPIC --config NAME=VALUE` is for topics, `tidelog configs alter` for brokers",
     "--entity-name": "`tidelog topic alter TOPIC --config NAME=VALUE` is for topics, `tidelog configs alter` for brokers",
     "--add-config": "write --config NAME=VALUE",
@@ -27,7 +27,7 @@ _WORDS: Mapping[str, str] = {
     "--topic": _ALONE,
     "--transactional-id": _ALONE,
 }
-#: Those of one command; they come first.
+#: Advice by command and option. It takes precedence.
 _WORDS_OF_COMMANDS: Mapping[tuple[str, str], str] = {
     ("reset-offsets", "--dry-run"): "leave it out: nothing is changed without --execute",
     ("repair", "--dry-run"): "leave it out: nothing is changed without --apply",
@@ -38,7 +38,7 @@ _WORDS_OF_COMMANDS: Mapping[tuple[str, str], str] = {
 
 
 def explain_option(unknown: Any) -> None:
-    """Completes the error of an unknown option, if Kafka's tools have it. Takes every error of a command line."""
+    """Adds the advice to the error of an unknown option. Accepts any command-line error."""
     option, context = getattr(unknown, "option_name", None), getattr(unknown, "ctx", None)
     if option is None or context is None:
         return

@@ -1,9 +1,9 @@
-"""Whether a Kafka listener answers at an address, or what answers there instead.
+"""Checks that a Kafka listener answers at an address, and recognises other protocols.
 
 librdkafka retries for ever and cannot say why a connection fails. So each command first opens one plain connection and sends
-the smallest Kafka request. This module recognises the answers of other protocols.
+the smallest Kafka request.
 
-Does not promise that the node works: if the listener accepts the connection and stays silent, the command's own timeouts apply.
+Not promised: that the node works. If the listener accepts the connection and stays silent, the command's own timeouts apply.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import struct
 
 from service.cli.errors import NodeUnreachable
 
-#: Timeout of the connection and of each read; the answer normally comes in one read.
+#: Timeout of the connection and of each read. Usually one read receives the whole answer.
 PATIENCE_S = 2.0
 #: This many bytes identify a protocol.
 _ENOUGH = 16
 #: At most this many bytes of an answer are read.
 _MOST = 1 << 16
-#: Its bytes contain two line ends, so that an HTTP server takes it for a complete request and answers.
+#: It contains two line ends, so that an HTTP server sees a complete request and answers.
 _CORRELATION = b"\r\n\r\n"
 _CLIENT_ID = b"tidelog-cli"
 #: ApiVersions, version 0, which every Kafka node answers.
@@ -29,7 +29,7 @@ _HTTP2_SETTINGS, _HTTP2_GOAWAY = 4, 7
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT; an IPv6 address is in brackets."""
+    """(host, port) of HOST:PORT, in which an IPv6 address has brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -50,10 +50,10 @@ def require_reachable(bootstrap: str) -> str:
         reasons.append(f"{address} ({protocol})")
     if foreign == len(reasons):
         raise NodeUnreachable(
-            f"no Kafka listener: {', '.join(reasons)}; name a node's Kafka listener with --bootstrap-server HOST:PORT"
+            f"no Kafka listener: {', '.join(reasons)}; give a node's Kafka listener with --bootstrap-server HOST:PORT"
         )
     raise NodeUnreachable(
-        f"cannot reach a node at {', '.join(reasons)}: start one with `tidelog serve`, or name another with "
+        f"cannot reach a node at {', '.join(reasons)}; start one with `tidelog serve`, or give another address with "
         "--bootstrap-server HOST:PORT"
     )
 
@@ -83,13 +83,13 @@ def _first_bytes(address: str) -> bytes | None:
                 received += piece
         except TimeoutError:
             return received or None
-        except OSError:  # closed; the bytes before it say more
+        except OSError:  # the connection was closed; the bytes received before say more
             pass
         return received
 
 
 def _wanted(received: bytes) -> int:
-    """Reads Kafka's answer to its end; otherwise the node would log a disconnected client."""
+    """The number of bytes to read. Kafka's answer is read to its end, or the node would log a disconnected client."""
     if received[4:8] != _CORRELATION:
         return _ENOUGH
     return min(_MOST, 4 + int.from_bytes(received[:4], "big"))

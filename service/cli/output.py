@@ -1,4 +1,4 @@
-"""Output of commands: tables for people, JSON for scripts, one notation for sizes and times.
+"""Output of commands: tables for people, JSON for scripts, and one notation for sizes and times.
 
 If the output is not a terminal, tables are as wide as their content, so that `grep` and `awk` see whole lines.
 """
@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def print_json(value: Any) -> None:
-    """One document, keys in the order given."""
+    """Prints one document. Keys keep their order."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -27,7 +27,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of numbers are aligned to the right. None prints as `-`. Standard error says so if there are no rows."""
+    """Columns of numbers are aligned to the right. None prints as `-`. Without rows, standard error says so."""
     listed = [[*row] for row in rows]
     numeric = [bool(listed) and all(isinstance(row[i], int | None) for row in listed) for i in range(len(columns))]
     texts = [["-" if cell is None else str(cell) for cell in row] for row in listed]
@@ -87,7 +87,7 @@ def moment(unix_ms: int) -> str:
 
 
 def json_bytes(name: str, content: bytes | None) -> dict[str, str | None]:
-    """`{name: text}`, or `{name_base64: ...}` for what is not UTF-8."""
+    """`{name: text}`, or `{name_base64: ...}` if the content is not UTF-8."""
     if content is None:
         return {name: None}
     try:

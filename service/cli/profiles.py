@@ -8,7 +8,7 @@
     [prod]
     bootstrap-server = "10.0.0.5:9092,10.0.0.6:9092"
 
-Only the profile in use is checked: a mistake in another profile stops no command.
+Only the profile in use is checked. A mistake in another profile has no effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> str | None:
-    """The address in the profile `name`, by default in the profile `default`; None if there is no such profile.
+    """The address in the profile `name`. Without a name, the address in the profile `default`, or None if there is no such
+    profile.
 
     `check` raises ValueError for an invalid address. Raises Misconfigured with the file and the mistake in it."""
     profiles = _read(path)
@@ -48,7 +49,7 @@ def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> 
         raise Misconfigured(f"{where} is not a table but {json.dumps(table, default=str)}")
     unknown = sorted(set(table) - {BOOTSTRAP_SERVER})
     if unknown:
-        raise Misconfigured(f"{where} has the unknown setting {unknown[0]}; the only one is {BOOTSTRAP_SERVER}")
+        raise Misconfigured(f"{where} has the unknown setting {unknown[0]}; the only setting is {BOOTSTRAP_SERVER}")
     address = table.get(BOOTSTRAP_SERVER)
     if address is None:
         raise Misconfigured(f"{where} has no {BOOTSTRAP_SERVER}")
@@ -73,12 +74,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured(f"{path} is not TOML: {error}") from None
     except UnicodeDecodeError as error:
-        raise Misconfigured(f"{path} is not TOML, which is UTF-8: byte {error.start} is not") from None
+        raise Misconfigured(f"{path} is not TOML: byte {error.start} is not UTF-8") from None
 
 
 def _suggestion(name: str, profiles: Mapping[str, Any]) -> str:
     if not profiles:
-        return " and no other"
+        return ", nor any other"
     near = difflib.get_close_matches(name, profiles, 1)
     return f" (did you mean {near[0]}?)" if near else f", only {', '.join(sorted(profiles))}"
 

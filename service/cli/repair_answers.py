@@ -18,19 +18,19 @@ class Loss:
 
     @classmethod
     def parse(cls, text: str) -> Loss:
-        """ValueError unless it is PARTITION:START-END."""
+        """Parses PARTITION:START-END. ValueError for anything else."""
         found = re.fullmatch(r"(\d+):(\d+)-(\d+)", text)
         if found is None or int(found[2]) >= int(found[3]):
             raise ValueError(
-                f"{text!r} is not a range of offsets: write PARTITION:START-END; END is the first offset that stays"
+                f"{text!r} is not a range of offsets: write PARTITION:START-END, where END is the first offset to keep"
             )
         return cls(*map(int, found.groups()))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRepair:
-    """The result for one manifest or file. `commit` is the new commit's number, 0 if there is none. For `topic.json` the
-    partition is -1; for `cluster.json` the topic is empty, too."""
+    """The result for one manifest or file. `commit` is the number of the new commit, 0 if there is none. For `topic.json` the
+    partition is -1. For `cluster.json` the topic is also empty."""
 
     topic: str
     partition: int

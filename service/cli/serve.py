@@ -14,72 +14,81 @@ _Listeners = Annotated[
     str | None,
     typer.Option(
         metavar="NAME://HOST:PORT,…",
-        help="Kafka listeners, as Kafka's `listeners`: without a host on every address of this machine, with "
-        "port 0 on a free one. (default: PLAINTEXT://127.0.0.1:9092)",
+        help="Kafka listeners, as in Kafka's `listeners`. A listener without a host uses all addresses of this machine; "
+        "port 0 uses a free port. (default: PLAINTEXT://127.0.0.1:9092)",
     ),
 ]
 _AdvertisedListeners = Annotated[
     str | None,
     typer.Option(
         metavar="NAME://HOST:PORT,…",
-        help="The address that clients of each listener get, as Kafka's `advertised.listeners`. (default: --listeners)",
+        help="The address that each listener's clients connect to, as in Kafka's `advertised.listeners`. "
+        "(default: --listeners)",
     ),
 ]
 _ProtocolMap = Annotated[
     str | None,
     typer.Option(
         metavar="NAME:PLAINTEXT,…",
-        help="The protocol of each listener with another name than PLAINTEXT, as Kafka's `listener.security.protocol.map`.",
+        help="The protocol of each listener that is not named PLAINTEXT, as in Kafka's `listener.security.protocol.map`.",
     ),
 ]
-_DataDir = Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")]
+_DataDir = Annotated[Path | None, typer.Option(help="The directory of hot segments and metadata. (default: data/node)")]
 _Store = Annotated[
     str | None,
     typer.Option(help="The store: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"),
 ]
 _S3Endpoint = Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")]
-_S3Region = Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")]
+_S3Region = Annotated[str | None, typer.Option(help="The S3 region. (default: from the standard AWS settings)")]
 _GrpcListener = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="The gRPC listener. (default: 127.0.0.1:9093)"),
 ]
 _HttpListener = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Health, readiness and metrics. (default: 127.0.0.1:9094)"),
+    typer.Option(
+        metavar="HOST:PORT", help="The HTTP listener for health, readiness and metrics. (default: 127.0.0.1:9094)"
+    ),
 ]
 _Controller = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="Be a broker of the cluster whose controller listens there, with the same --store."
+        metavar="HOST:PORT",
+        help="Join the cluster of the controller at this address, as a broker with the same --store.",
     ),
 ]
 _ControllerListener = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Serve brokers of other processes as their controller."),
+    typer.Option(metavar="HOST:PORT", help="Be the controller of brokers in other processes, at this address."),
 ]
-_NodeId = Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")]
+_NodeId = Annotated[int | None, typer.Option(help="This node's id in its cluster. (default: 1)")]
 _Brokers = Annotated[
     str | None,
     typer.Option(
         metavar="N|auto",
-        help="Brokers on this machine, each a process, one for every core with `auto`. (default: 1)",
+        help="The number of brokers on this machine, each in its own process; `auto` means one per core. (default: 1)",
     ),
 ]
 _Supervised = Annotated[str | None, typer.Option(hidden=True)]
 _NewCluster = Annotated[
     bool,
-    typer.Option("--new-cluster", help="Let an empty data directory create a new cluster beside those in the store."),
+    typer.Option(
+        "--new-cluster", help="Allow an empty data directory to create a new cluster in a store that has others."
+    ),
 ]
 _TakeOver = Annotated[
     str | None,
-    typer.Option(metavar="CLUSTER_ID", help="Build an empty data directory from this cluster in the store."),
+    typer.Option(metavar="CLUSTER_ID", help="Rebuild an empty data directory from this cluster in the store."),
 ]
 _Verify = Annotated[bool, typer.Option("--verify", help="With --take-over: verify every byte in the store first.")]
 _Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A broker config, by Kafka's name; repeatable."),
 ]
-_Config = Annotated[Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")]
+_Config = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with any of these settings, and broker configs in a table named broker."),
+]
 _LogLevel = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")]
 _LogFormat = Annotated[str | None, typer.Option(help="text, or json: one object per line. (default: text)")]
 
@@ -143,8 +152,8 @@ def serve(
 
 
 def start(settings: NodeSettings) -> int:
-    """Runs one broker in this process, or several in processes of their own, until they stop; the exit code. LogError if the
-    node cannot start."""
+    """Runs one broker in this process, or several in processes of their own, until they stop. Returns the exit code. LogError
+    if the node cannot start."""
     from service.process.cores import usable_cores
 
     brokers = usable_cores() if settings.brokers == "auto" else settings.brokers

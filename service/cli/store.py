@@ -1,4 +1,4 @@
-"""Shared by commands that read a bucket: its options, and opening it."""
+"""Shared by commands that read a bucket: their options, and opening the bucket."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from storage_tiers.cold.stores.port import BlockingObjectStore
 
 StoreUrl = Annotated[
-    str, typer.Option("--store", "-s", metavar="URL", help="s3://bucket/prefix, file:///path, or a path.")
+    str, typer.Option("--store", "-s", metavar="URL", help="The store: s3://bucket/prefix, file:///path, or a path.")
 ]
-S3Endpoint = Annotated[str | None, typer.Option("--s3-endpoint", metavar="URL", help="Other than AWS's own.")]
-S3Region = Annotated[str | None, typer.Option("--s3-region", help="Overrides the standard AWS setting.")]
+S3Endpoint = Annotated[
+    str | None, typer.Option("--s3-endpoint", metavar="URL", help="An S3 endpoint other than AWS's own.")
+]
+S3Region = Annotated[
+    str | None, typer.Option("--s3-region", help="The S3 region. (default: from the standard AWS settings)")
+]
 ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this cluster. (default: all in the store)")]
 
 

@@ -11,13 +11,20 @@ import typer
 
 from service.cli.serve import start
 
-_Brokers = Annotated[str, typer.Option("--brokers", metavar="N|auto", help="Brokers, each a process.")]
+_Brokers = Annotated[
+    str,
+    typer.Option(
+        "--brokers", metavar="N|auto", help="The number of brokers, each in its own process; `auto` means one per core."
+    ),
+]
 _Port = Annotated[
-    int, typer.Option(min=0, max=65000, help="The Kafka port; gRPC and HTTP have the next two. 0: free ones.")
+    int, typer.Option(min=0, max=65000, help="The Kafka port. gRPC and HTTP use the next two. 0: three free ports.")
 ]
 _DataDir = Annotated[
     Path | None,
-    typer.Option(help="Keep records and the store there. (default: a temporary directory, deleted at the end)"),
+    typer.Option(
+        help="Keep the records and the store in this directory. (default: a temporary directory, deleted at the end)"
+    ),
 ]
 
 

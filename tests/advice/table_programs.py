@@ -113,18 +113,18 @@ REQUEST_ROWS = (
 
 WORD_ROWS = (
     row(
-        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|omit --quick|"
+        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|leave --quick out|"
         "omit --key-separator|^name the topic, or give --json|give --from an offset between them|"
         "correct its bucket or prefix|is not an address: write HOST:PORT|start one with `tidelog serve`|"
         "^…: write KEY=VALUE|name a partition's directory|write address:count",
         WORDS + "the_advised_words_of_a_command_are_accepted",
     ),
     row(
-        "^no Kafka listener: …; name a node's Kafka listener",
+        "^no Kafka listener: …; give a node's Kafka listener",
         "tests/service/cli/test_listener.py::test_a_nodes_other_listeners_are_named",
     ),
     row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_added_as_the_error_advises"),
-    row("name its address with --http", WORDS + "top_accepts_the_advised_http_address"),
+    row("give its HTTP address with --http", WORDS + "top_accepts_the_advised_http_address"),
     row(
         "choose another (--|address in --listeners)|Set it when the node starts|^--set …: write|^write HOST:PORT|write NAME://|"
         "^--new-cluster begins .*give one of them|give its --store|write …:PLAINTEXT|add …:PLAINTEXT|"
@@ -285,7 +285,7 @@ CLUSTER_ROWS = (
 KAFKA_OPTION_ROWS = (
     row("^write --to ", _KAFKAS_OPTION, _GROUP + "every_position_is_one_to_continue_from"),
     row(
-        "^write --from beginning|^choose what is printed with",
+        "^write --from beginning|^choose the output with",
         _KAFKAS_OPTION,
         _WITH_A_NODE + "consume_begins_at_the_given_position",
         _WITH_A_NODE + "json_shows_everything_of_a_record",
@@ -370,7 +370,7 @@ TRANSACTION_ROWS = (
     ),
     row("write 90s or 1h30m", _TXN + "filters_choose_by_state_producer_age_and_name", _TXN + "durations_are_read"),
     row("is not a state of a transaction; write one of", _TXN + "filters_choose_by_state_producer_age_and_name"),
-    row("--partition needs --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),
+    row("--partition needs a topic; name it with --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),
     row(
         "name a transactional id, or a hanging transaction",
         _TXN + "an_open_transaction_is_listed_described_and_aborted",

@@ -96,14 +96,14 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "fsck --store {store} --data-dir {data} --quick",
-        "omit --quick",
+        "leave --quick out",
         ["fsck --store {store} --data-dir {data}"],
     ),
     ("fsck --store {empty}", "correct its bucket or prefix", ["fsck --store {store}"]),
     ("topic list -b nowhere", "write HOST:PORT, several separated by commas", ["topic list -b {kafka},{kafka}"]),
     (
         "topic list -b {nobody}",
-        "start one with `tidelog serve`, or name another with --bootstrap-server",
+        "start one with `tidelog serve`, or give another address with --bootstrap-server",
         ["topic list --bootstrap-server {kafka}"],
     ),
     (

@@ -67,7 +67,7 @@ def test_errors_that_advise_a_retry_are_retriable() -> None:
         ("… is damaged. Keep the file", True),
         ("stop here and correct that", True),
         ("… (or use -1 for it)", True),
-        ("start one with `tidelog serve`, or name another", True),
+        ("start one with `tidelog serve`, or give another", True),
         ("the disk is full", False),
         ("nothing was deleted", False),
         ("its copy is there", False),

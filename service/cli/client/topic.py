@@ -84,7 +84,9 @@ def create(
     from confluent_kafka.admin import NewTopic
 
     if partitions == 0 or partitions < -1:
-        raise typer.BadParameter("write at least 1, or -1 for the node's num.partitions", param_hint="--partitions")
+        raise typer.BadParameter(
+            "it must be at least 1, or -1 for the node's num.partitions", param_hint="--partitions"
+        )
     admin = connect_admin(bootstrap)
     configs = pairs(config, "--config")
     new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs))

@@ -99,7 +99,7 @@ def describe(
         f"coordinator {found.coordinator}  timeout {found.timeout_ms} ms"
     )
     if open_ms is not None and found.start_ms is not None:
-        typer.echo(f"open for {open_ms} ms, since {moment(found.start_ms)}")
+        typer.echo(f"it has been open for {open_ms} ms, since {moment(found.start_ms)}")
     if found.partitions:
         print_table(("TOPIC", "PARTITION", "BEGAN AT"), [(*key, began.get(key)) for key in found.partitions])
 
@@ -143,7 +143,7 @@ def find_hanging(
     from storage_tiers.clock import SystemClock
 
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition needs --topic")
+        raise typer.BadParameter("--partition needs a topic; name it with --topic")
     silent_ms = parse_duration(longest, "--max-transaction-timeout")
     address = require_reachable(bootstrap)
     cluster = transactions.cluster_of(address, None if topic is None else (topic,))

@@ -132,7 +132,7 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
         return f"the node refuses writes at present: {body['holding']}"
     refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]
     if refusing:
-        return f"the node cannot write or open {refusing[0]} on its disk"
+        return f"{refusing[0]} cannot be written or opened because of an error of the node's disk"
     recovering = [partition for partition in partitions if partition in body.get("recovering_partitions", ())]
     if recovering:
         return f"{recovering[0]} is recovering: it waits for the object store"

@@ -1,7 +1,7 @@
-"""Lists a bucket from its manifests alone: it reads no segment and no sidecar, and needs no node.
+"""Lists a bucket from its manifests alone. Reads no segments and no sidecars, and needs no node.
 
-Partitions are read one after another, so they are not one moment's state. An unreadable manifest is reported and does not
-hide the others. Does not check that the objects exist and are sound; `tidelog fsck` does.
+Partitions are read one after another, so the listing is not a snapshot. An unreadable manifest is reported and does not hide
+the others. Does not check that the objects exist and are sound; `tidelog fsck` does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ColdPartition:
-    """`current`: the topic's name maps to this topic id, and the topic is not deleted (None: `topic.json` does not tell).
+    """`current` means that the topic's name maps to this topic id, and the topic is not deleted. It is None if `topic.json`
+    does not tell.
 
-    `segments` is empty unless it was asked for; `manifest` is None, and `fault` says why, where the manifest cannot be read.
+    `segments` is empty unless requested. `manifest` is None if it cannot be read; `fault` then says why.
     """
 
     cluster_id: str
@@ -66,7 +67,7 @@ class ColdPartition:
 
     @property
     def time_span(self) -> tuple[int, int]:
-        """Least and largest timestamp (ms) of the segments; (-1, -1) if there is none."""
+        """The smallest and largest timestamp of the segments in ms, (-1, -1) if there is none."""
         if self.manifest is None or not self.segment_count:
             return -1, -1
         parts: list[RemoteSegment | PageRef] = [*self.manifest.segments, *self.manifest.live_pages]
@@ -76,7 +77,7 @@ class ColdPartition:
 def cold_partitions(
     store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_segments: bool
 ) -> Iterator[ColdPartition]:
-    """Every partition of every topic id in the bucket, in the order of their keys."""
+    """Every partition of every topic id in the bucket, sorted by key."""
     bucket = Bucket(store)
     for cluster in [cluster_id] if cluster_id is not None else bucket.folders():
         for name in [topic] if topic is not None else bucket.topic_names(cluster):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def ls(
     store: StoreUrl,
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
-    segments: Annotated[bool, typer.Option("--segments", "-l", help="A line for each segment too.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", "-l", help="Also print a line per segment.")] = False,
     cluster_id: ClusterId = None,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
@@ -49,7 +49,7 @@ def ls(
     if damaged:
         raise CommandError("; ".join(part.fault for part in damaged))
     if topic is not None and not found:
-        raise CommandError(f"{store} has no manifest of a topic {topic}")
+        raise CommandError(f"{store} has no manifest of topic {topic}")
 
 
 def _check_names(topic: str | None, cluster_id: str | None) -> None:
@@ -71,7 +71,7 @@ def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
 
 
 def _of_cluster(found: Sequence[ColdPartition]) -> str:
-    """The cluster's id if there is one cluster; several get a column."""
+    """The cluster's id if there is one cluster. For several, the table has a column."""
     clusters = {part.cluster_id for part in found}
     return f"cluster {clusters.pop()}: " if len(clusters) == 1 else ""
 

@@ -1,4 +1,4 @@
-"""`tidelog fsck`: verifies that the bucket holds what its manifests say, and names what differs."""
+"""`tidelog fsck`: verifies that the bucket agrees with its manifests, and reports each difference."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ def fsck(
     data_dir: Annotated[str | None, typer.Option(help="Also compare this node's local logs with the bucket.")] = None,
     cluster_id: ClusterId = None,
     topic: Annotated[str | None, typer.Option(help="One topic.")] = None,
-    quick: Annotated[
-        bool, typer.Option(help="Read only listings and manifests; by default every byte is read.")
-    ] = False,
+    quick: Annotated[bool, typer.Option(help="Read only listings and manifests. By default, read every byte.")] = False,
     grace_ms: Annotated[
-        int, typer.Option(help="Age from which an unreferenced object is damage: tidelog.tier.delete.grace.ms.")
+        int,
+        typer.Option(
+            help="The age at which an unreferenced object counts as damage. Use the nodes' tidelog.tier.delete.grace.ms."
+        ),
     ] = 24 * 3600 * 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
 ) -> None:
-    """Check a store. Exit code 0: sound; 1: damaged; 2: the store could not be read. Needs no node, changes nothing."""
+    """Check a store, without a node. Changes nothing. Exit code 0: sound; 1: damaged; 2: the store could not be read."""
     from service.fsck.bucket import FsckScope
     from service.fsck.local import check_local
     from storage_tiers.errors import LogError
 
     if data_dir is not None and quick:
-        raise typer.BadParameter("compares bytes: omit --quick", param_hint="--data-dir")
+        raise typer.BadParameter("it compares bytes; leave --quick out", param_hint="--data-dir")
     scope = FsckScope(cluster_id, topic, quick, grace_ms)
     try:
         with opened_store(store, s3_endpoint, s3_region) as opened:
@@ -47,7 +48,7 @@ def fsck(
     except (LogError, OSError) as error:
         raise Unreachable(f"the store could not be checked: {error}") from None
     if not report.clusters and not report.damaged:
-        raise Unreachable(f"there is no cluster in {store}: correct its bucket or prefix")
+        raise Unreachable(f"there is no cluster in {store}; correct its bucket or prefix")
     if as_json:
         typer.echo(json.dumps(_as_json(report), indent=1))
     else:
@@ -56,7 +57,7 @@ def fsck(
 
 
 def _checked(opened: BlockingObjectStore, scope: FsckScope, *, quiet: bool) -> Report:
-    """With a progress bar on a terminal."""
+    """Checks the store, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

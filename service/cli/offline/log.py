@@ -1,4 +1,4 @@
-"""`tidelog log`: dumps files on disk byte for byte, without a node or beside a running one."""
+"""`tidelog log`: dumps files on disk, with or without a running node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = typer.Typer(no_args_is_help=True, help="Inspect log segments, indexes and 
 
 @log.callback()
 def group() -> None:
-    """Keeps `dump` a subcommand: typer merges a single command into its group."""
+    """Keeps `dump` a subcommand. Without a callback, typer merges a single command into its group."""
 
 
 @log.command()
@@ -29,13 +29,13 @@ def dump(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            help="Files of a partition directory, the directory itself, or downloaded objects of a bucket.",
+            help="Files of a partition's directory, the directory itself, or objects downloaded from a bucket.",
         ),
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Include records, and every row of a sidecar.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print segments batch by batch, indexes entry by entry, and verify both. Exit code 1 if anything is damaged."""
+    """Print segments batch by batch and indexes entry by entry, and verify them. Exit code 1 if anything is damaged."""
     damaged = 0
     for path in _files(paths):
         if not as_json:
@@ -66,7 +66,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         if path.is_dir():
             found = sorted((child for child in path.iterdir() if _is_known(child)), key=_order)
             if not found:
-                raise Unreachable(f"{path} holds no segments, indexes or checkpoints: name a partition's directory")
+                raise Unreachable(f"{path} holds no segments, indexes or checkpoints; name a partition's directory")
             yield from found
         elif _is_known(path):
             yield path
@@ -82,7 +82,7 @@ def _is_known(path: Path) -> bool:
 
 
 def _order(path: Path) -> tuple[bool, int, bool, str]:
-    """Checkpoints first, then segment by segment, the log before its companions."""
+    """Checkpoints come first, then each segment's log, and its other files."""
     from storage_tiers.hot import layout
 
     found = layout.parse_file(path.name)
@@ -90,7 +90,7 @@ def _order(path: Path) -> tuple[bool, int, bool, str]:
 
 
 def _lines(path: Path, deep: bool) -> Iterator[Line]:
-    """The lines of one file. A file that cannot be read is damage, one that is gone since it was listed is not."""
+    """The lines of one file. A file that cannot be read is damage. A file that was removed after the listing is not."""
     from service.cli.offline.dump_line import damage, note
     from storage_tiers.errors import LogError
 
@@ -99,9 +99,9 @@ def _lines(path: Path, deep: bool) -> Iterator[Line]:
     except LogError as error:
         yield damage(str(error))
     except FileNotFoundError:
-        yield note("the node removed it meanwhile")
+        yield note("the node has removed the file meanwhile")
     except OSError as error:
-        yield damage(f"it cannot be read: {error.strerror}")
+        yield damage(f"the file cannot be read: {error.strerror}")
 
 
 def _dispatch(path: Path, deep: bool) -> Iterator[Line]:

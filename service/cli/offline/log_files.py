@@ -1,8 +1,8 @@
-"""The files of a partition directory as lines of a dump, read only and in bounded pieces.
+"""The files of a partition's directory as lines of a dump. Reads only, and in bounded pieces.
 
-Verifies what it shows: each batch's CRC and order; each index entry against the batches of the log beside it. May run while
-a node writes to the directory: a partial batch at the end of the newest log is not damage, and index entries that the node
-still keeps in memory are not in the files.
+Verifies each batch's CRC and order, and each index entry against the batches of the log beside it. May run while a node writes
+to the directory. So a partial batch at the end of the newest log is not damage, and index entries that the node still keeps in
+memory are missing.
 
 Does not compare the local log with the bucket; `tidelog fsck` does.
 """
@@ -160,18 +160,18 @@ def _stopped(path: Path, position: int, size: int, stop: int) -> Line:
 
 
 def _is_newest(path: Path) -> bool:
-    """Whether no later segment is beside it. A copy elsewhere has none, and counts as newest."""
+    """Whether no later segment is in the directory. So a copy elsewhere counts as newest."""
     others = (found for found in map(layout.parse_file, os.listdir(path.parent)) if found)
     return all(found.suffix != layout.LOG or found.offset <= _base_offset(path) for found in others)
 
 
 # --- indexes -----------------------------------------------------------------------------------------------------------
 def dump_offset_index(path: Path) -> Iterator[Line]:
-    """A line per entry; an entry is damaged unless it names the last offset of the batch at its position."""
+    """A line per entry. An entry is damaged unless it names the last offset of the batch at its position."""
     base = _base_offset(path)
     batches = _batch_positions(path)
     if batches is None:
-        yield note("no .log beside it: its entries are not verified")
+        yield note("there is no .log beside it, so its entries are not verified")
     for relative, position in _entries(path, _OFFSET_ENTRY, OFFSET_ENTRY_BYTES):
         fault = ""
         if batches is not None:
@@ -189,11 +189,11 @@ def _offset_fault(batch: BatchPosition | None, offset: int, position: int) -> st
 
 
 def dump_time_index(path: Path) -> Iterator[Line]:
-    """A line per entry; its batch must exist and have that maximum timestamp, and no earlier batch may have a larger one."""
+    """A line per entry. Its batch must exist and have that maximum timestamp, and no earlier batch may have a larger one."""
     base = _base_offset(path)
     batches = _batch_positions(path)
     if batches is None:
-        yield note("no .log beside it: its entries are not verified")
+        yield note("there is no .log beside it, so its entries are not verified")
     for timestamp, relative in _entries(path, _TIME_ENTRY, TIME_ENTRY_BYTES):
         fault = ""
         if batches is not None:
@@ -231,7 +231,7 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
 
 
 class _BatchCursor:
-    """Passes the batches of a log once, in their order. `highest` is the largest timestamp of those passed, -1 before."""
+    """Passes over the batches of a log once, in order. `highest` is the largest timestamp so far, -1 at first."""
 
     def __init__(self, batches: Iterator[BatchPosition]) -> None:
         self._batches = batches
@@ -239,11 +239,11 @@ class _BatchCursor:
         self.highest = -1
 
     def from_position(self, position: int) -> BatchPosition | None:
-        """The first batch at or after the position; None past the last one."""
+        """The first batch at or after the position. None if there is none."""
         return self._pass_until(lambda batch: batch.position >= position)
 
     def with_offset(self, offset: int) -> BatchPosition | None:
-        """The first batch that ends above the offset; None past the last one."""
+        """The first batch that ends above the offset. None if there is none."""
         return self._pass_until(lambda batch: batch.next > offset)
 
     def _pass_until(self, is_found: Callable[[BatchPosition], bool]) -> BatchPosition | None:
@@ -257,7 +257,7 @@ class _BatchCursor:
 
 
 def _batch_positions(index: Path) -> _BatchCursor | None:
-    """The batches of the log that belongs to an index; None without that log."""
+    """The batches of the log to which an index belongs. None if there is no such log."""
     log = index.with_suffix(layout.LOG)
     return _BatchCursor(_walk(log)) if log.exists() else None
 
@@ -320,7 +320,7 @@ def dump_offset_checkpoint(path: Path) -> Iterator[Line]:
 def dump_partition_metadata(path: Path) -> Iterator[Line]:
     fields = dict(line.split(": ", 1) for line in path.read_text(errors="replace").splitlines() if ": " in line)
     if "topic_id" not in fields:
-        yield damage("it names no topic id")
+        yield damage("the file has no topic id")
     else:
         yield Line("partition_metadata", {"version": fields.get("version"), "topic_id": fields["topic_id"]})
 
@@ -342,7 +342,7 @@ BY_SUFFIX: Mapping[str, Callable[[Path], Iterator[Line]]] = {
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """Descriptor and current size; later appends of a node are ignored."""
+    """The descriptor and the current size. Later appends of a node are ignored."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd, os.fstat(fd).st_size

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def repairs_offline(
     settings: NodeSettings, topic: str | None, *, apply: bool, losses: Sequence[Loss]
 ) -> Iterator[PartitionRepair]:
-    """As `repairs`, from the data directory of a stopped node. Raises LogError."""
+    """Like `repairs`, from the data directory of a stopped node. Raises LogError."""
     from service.offline.repair import repaired
     from storage_tiers.types import OffsetRange
 

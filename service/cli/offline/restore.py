@@ -1,4 +1,4 @@
-"""`tidelog restore`: rebuilds a lost data directory from the store, without serving."""
+"""`tidelog restore`: rebuilds a lost data directory from the store, without starting the node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.cli.store import S3Endpoint, S3Region, StoreUrl
 if TYPE_CHECKING:
     from service.takeover.run import RecoveryPoint
 
-#: Topics with empty partitions that are named.
+#: The most topics with empty partitions that the output names.
 NAMED_TOPICS = 10
 
 
@@ -24,12 +24,12 @@ def restore(
         str,
         typer.Argument(
             metavar="CLUSTER_ID",
-            help="The cluster's id in `tidelog cold ls`; write it after -- if it begins with a dash.",
+            help="The cluster's id, as `tidelog cold ls` prints it. If it begins with a dash, write it after --.",
         ),
     ],
     store: StoreUrl,
     data_dir: Annotated[Path, typer.Option(help="An empty directory.")] = Path("data/node"),
-    node_id: Annotated[int, typer.Option(help="The number that the lost node had.")] = 1,
+    node_id: Annotated[int, typer.Option(help="The id of the lost node.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the recovery points.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify every byte in the store first, as fsck does.")
@@ -40,7 +40,7 @@ def restore(
     """Rebuild a lost node's data directory from the store alone. The old node must be stopped.
 
     Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost. Partitions with
-    nothing in the store begin empty, and are counted by topic."""
+    nothing in the store start empty, and are counted by topic."""
     import asyncio
 
     from service.offline.restore import restore as restored

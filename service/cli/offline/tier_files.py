@@ -1,5 +1,5 @@
-"""The bucket's small objects as lines of a dump, from local files: a copy that was downloaded, a directory store's own,
-or the manifest that a partition directory keeps."""
+"""The bucket's small objects as lines of a dump, from local files: downloaded copies, files of a directory store, or the
+manifest in a partition's directory."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def dump_document(path: Path) -> Iterator[Line]:
 
 
 def dump_page(path: Path) -> Iterator[Line]:
-    """A manifest page as it is stored; its checksum is in its manifest only."""
+    """A manifest page as stored. Its checksum is not verified, because it is in the manifest."""
     try:
         data = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
-        yield damage(f"it is not gzip: {error}")
+        yield damage(f"the file is not gzip: {error}")
         return
     yield from _plain(data, "page")
 
@@ -108,10 +108,10 @@ def _plain(data: bytes, kind: str) -> Iterator[Line]:
     try:
         document = json.loads(data)
     except ValueError as error:
-        yield damage(f"it is not JSON: {error}")
+        yield damage(f"the file is not JSON: {error}")
         return
     if not isinstance(document, dict):
-        yield damage("it is not a JSON object")
+        yield damage("the file is not a JSON object")
         return
     lists = {name: value for name, value in document.items() if isinstance(value, list)}
     yield Line(kind, {name: value for name, value in document.items() if name not in lists})

@@ -1,4 +1,4 @@
-"""`tidelog top`: current activity of nodes, from two scrapes of /metrics; live on a terminal, once or as JSON for scripts.
+"""`tidelog top`: current activity of nodes, from two scrapes of /metrics. Live on a terminal, once or as JSON for scripts.
 
 A node serves one scrape per interval. A node that does not answer keeps its line, with the reason, and is scraped again. A
 restarted node is found at its old address, or through the bootstrap node, which knows its listeners.
@@ -52,11 +52,13 @@ def top(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Show activity of nodes: throughput, requests, tiers, topics. Ctrl-C ends it; --json prints a line per node and scrape."""
+    """Show the activity of nodes until Ctrl-C: throughput, requests, tiers, topics. --json: a line per node and scrape."""
     from storage_tiers.clock import SystemClock
 
     if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:
-        raise typer.BadParameter(f"from {SHORTEST_INTERVAL_S} s to {LONGEST_INTERVAL_S} s", param_hint="--interval")
+        raise typer.BadParameter(
+            f"it must be from {SHORTEST_INTERVAL_S} s to {LONGEST_INTERVAL_S} s", param_hint="--interval"
+        )
     find = None if http else partial(http_addresses, bootstrap)
     named = [address.removeprefix("http://").rstrip("/").removesuffix("/metrics") for address in http or ()]
     nodes = Nodes(named or http_addresses(bootstrap), SystemClock(), find=find)
@@ -83,7 +85,7 @@ class Nodes:
         self._threads = ThreadPoolExecutor(SCRAPES_AT_ONCE, thread_name_prefix="scrape")
 
     def look(self) -> list[NodeView]:
-        """Scrapes all nodes; numbers exist from the second scrape on."""
+        """Scrapes all nodes. There are numbers from the second scrape on."""
         if any(each.trouble for each in self._seen) and self._find is not None:
             with contextlib.suppress(CommandError):
                 self._take(self._find())
@@ -126,11 +128,11 @@ def scrape(address: str) -> str:
     except HTTPError as error:
         said = error.read(200).decode("utf-8", "replace").strip()
         raise Unreachable(f"answers {error.code} to /metrics: {said or error.reason}") from None
-    except (HTTPException, UnicodeDecodeError):  # what it said is not shown: it may be anything
-        raise Unreachable("does not speak HTTP; it is retried") from None
+    except (HTTPException, UnicodeDecodeError):  # the content is not shown, because it may be anything
+        raise Unreachable("does not speak HTTP; retrying") from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise Unreachable(f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; it is retried") from None
+        raise Unreachable(f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; retrying") from None
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------

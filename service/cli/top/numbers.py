@@ -1,7 +1,8 @@
 """The numbers of `tidelog top`, from two readings of a node's /metrics. Pure: text and times in, numbers out.
 
-A counter that fell (the node restarted) counts from 0. Quantiles cover the interval alone and are estimated from the
-histogram's buckets as Prometheus does (`histogram_quantile`). A missing metric is 0, or None where 0 would mislead.
+If a counter fell, the node has restarted, and the counter's change is counted from 0. Quantiles cover the interval alone. They
+are estimated from the histogram's buckets, as in Prometheus's `histogram_quantile`. A missing metric is 0, or None where 0
+would mislead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Scrape:
         return cls(at, samples)
 
     def values(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Samples with at least these labels."""
+        """The samples with at least these labels."""
         wanted = labels.items()
         for key, value in self.samples.get(name, {}).items():
             if wanted <= key:
@@ -60,7 +61,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class ApiNumbers:
-    """Milliseconds; None without requests in the interval."""
+    """Quantiles are in ms, None without requests in the interval."""
 
     api: str
     per_s: float
@@ -71,8 +72,8 @@ class ApiNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
-    """Rates per second over the interval, and bytes in each tier now. `lag_bytes` and `lag_s` are closed segments that are not
-    offloaded yet: their size, and the age of the oldest."""
+    """Rates per second over the interval, and bytes in each tier now. `lag_bytes` is the size of closed segments that are not
+    offloaded yet, and `lag_s` the age of the oldest."""
 
     topic: str
     records_in_per_s: float
@@ -86,7 +87,7 @@ class TopicNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TierNumbers:
-    """`hit_ratio` is None if no chunk was read in the interval; `store` operations are requests per second."""
+    """`hit_ratio` is None if no chunk was read in the interval. `store` has requests per second, by operation."""
 
     hot_bytes_per_s: float
     cold_bytes_per_s: float
@@ -107,7 +108,7 @@ class TierNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """Records between a group's committed offsets and the ends of their logs; some of them in the bucket."""
+    """Records between a group's committed offsets and the ends of the logs, and those of them in the bucket."""
 
     group: str
     lag: float
@@ -116,8 +117,8 @@ class GroupNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorNumbers:
-    """Groups and transactions. `undecided` ids have an open transaction, `completing` ones await their markers; `lags` are of
-    the groups that are behind."""
+    """Groups and transactions. `undecided` counts ids with an open transaction, `completing` ids that await their markers.
+    `lags` are those of the groups that are behind."""
 
     groups: float
     rebalancing: float
@@ -136,7 +137,7 @@ class CoordinatorNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NodeNumbers:
-    """Rates are of the `interval_s` between the readings."""
+    """Rates are averages over the `interval_s` between the readings."""
 
     interval_s: float
     version: str
@@ -171,7 +172,7 @@ class NodeNumbers:
     topics: tuple[TopicNumbers, ...]
 
 
-#: Metrics of a store that is behind: for the cluster, for partitions.
+#: The metrics for a store that is behind: of the cluster and of partitions.
 _BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
 
 
@@ -202,7 +203,7 @@ class _Change:
         return found
 
     def quantile(self, name: str, share: float, **labels: str) -> float | None:
-        """Quantiles of a histogram's increases in the interval."""
+        """A quantile of a histogram's increase in the interval."""
         buckets = []
         for key in self.after.samples.get(f"{name}_bucket", {}):
             bound = dict(key).get("le")
@@ -217,7 +218,8 @@ class _Change:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """From cumulative (upper bound, count) pairs in order; within a bucket linear, beyond the last bound that bound."""
+    """Takes cumulative (upper bound, count) pairs in order. Interpolates linearly within a bucket. Above the last finite bound,
+    returns that bound."""
     total = buckets[-1][1] if buckets else 0.0
     if not total:
         return None
@@ -232,7 +234,7 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
 
 
 def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers:
-    """`unix_s` is the time of `after` by the same clock as the node's start."""
+    """`unix_s` is the time of `after`, by the clock of the node's start time."""
     change = _Change(before, after)
     info: Mapping[str, str] = next((labels for labels, _ in after.values("tidelog_node_info")), {})
     started = after.one("process_start_time_seconds")
@@ -338,7 +340,7 @@ def _apis(change: _Change) -> Iterator[ApiNumbers]:
 
 
 def _topics(change: _Change) -> Iterator[TopicNumbers]:
-    """By bytes in and out, then by size."""
+    """Sorted by bytes in and out, then by size."""
     after = change.after
     bytes_in = change.rates(f"{TOPICS}bytesin_total", "topic")
     bytes_out = change.rates(f"{TOPICS}bytesout_total", "topic")

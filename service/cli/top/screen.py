@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 #: The share of the disk from which produce is slowed by default.
 _DISK_FILLING = 0.9
-#: Terminal width from which one line shows all of a node.
+#: The terminal width at which one line has room for all columns of a node.
 _WIDE = 130
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The last state of a node. `numbers` is None before two readings; `trouble` is the reason if the last scrape failed."""
+    """The last state of a node. `numbers` is None before two readings. `trouble` is the reason if the last scrape failed."""
 
     address: str
     numbers: NodeNumbers | None
@@ -37,7 +37,8 @@ class NodeView:
 
 
 def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12) -> RenderableType:
-    """`topics` and `apis` bound the rows of their tables, `topics` also those of groups; a last line counts the rest."""
+    """`topics` and `apis` limit the rows of their tables. `topics` also limits the rows of groups. A last line counts the
+    others."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -79,7 +80,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """A line per node; on a narrow screen activity and resources are two tables."""
+    """A line per node. On a narrow screen, activity and resources are two tables."""
 
     seen: Sequence[NodeView]
 
@@ -134,7 +135,7 @@ def _requests(live: Sequence[NodeNumbers], most: int) -> Table:
 
 
 def _merged_apis(live: Sequence[NodeNumbers]) -> list[ApiNumbers]:
-    """Totals over nodes: rates are added, quantiles are the worst node's."""
+    """Merges the nodes. Rates are sums, and quantiles are those of the worst node."""
     found: dict[str, ApiNumbers] = {}
     for row in (row for node in live for row in node.apis):
         known = found.get(row.api)
@@ -192,7 +193,7 @@ def _store(live: Sequence[NodeNumbers]) -> Table:
 
 
 def _coordinators(live: Sequence[NodeNumbers]) -> list[Table]:
-    """A table each of groups and transactions, on a node that has some."""
+    """A table of groups and one of transactions, each only if there are some."""
     coordinators = [node.coordinators for node in live]
 
     def total(field: Callable[[CoordinatorNumbers], float]) -> float:
@@ -231,7 +232,7 @@ def _pairs(title: str, rows: Mapping[str, str]) -> Table:
 
 
 def _groups(live: Sequence[NodeNumbers], most: int) -> list[Table]:
-    """The groups that are behind. A group has one coordinator, but a node sees the lag of the partitions that it leads."""
+    """The groups that are behind. A group has one coordinator, but each node sees only the lag of partitions that it leads."""
     found: dict[str, GroupNumbers] = {}
     for row in (row for node in live for row in node.coordinators.lags):
         known = found.get(row.group, GroupNumbers(row.group, 0, 0))
@@ -294,7 +295,7 @@ def _and_more(table: Table, more: int) -> None:
 
 
 def _store_state(now: NodeNumbers) -> str:
-    if now.store_behind:  # also if it answers: nothing is offloaded or evicted there until an operator has looked
+    if now.store_behind:  # even if the store answers: nothing is offloaded or evicted there until an operator acts
         return "[red]behind[/]"
     return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
 
@@ -320,7 +321,7 @@ _NEEDS: Mapping[str, Callable[[NodeNumbers], str]] = {
 
 # --- words ------------------------------------------------------------------------------------------------------------
 def size(value: float) -> str:
-    """Bytes in three digits, so that columns stay narrow."""
+    """Bytes with three digits, so that columns stay narrow."""
     unit = 0
     while value >= 999.5 and unit < len(_SIZES) - 1:
         value, unit = value / 1024, unit + 1
@@ -353,7 +354,7 @@ def _warn(text: str, wrong: bool) -> str:
 
 
 def as_json(seen: NodeView) -> Mapping[str, object]:
-    """The `--json` output for a node: the fields of `NodeNumbers`, or why there are none."""
+    """The `--json` output for a node: the fields of `NodeNumbers`, or the reason why there are none."""
     from dataclasses import asdict
 
     numbers = None if seen.trouble or seen.numbers is None else asdict(seen.numbers)

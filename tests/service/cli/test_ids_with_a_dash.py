@@ -49,7 +49,7 @@ def test_commands_accept_it(store: str, tmp_path: Path) -> None:
     taken = tidelog("restore", "--store", store, "--data-dir", data, "--", ID)
     assert taken.code == 0 and "orders-0: offsets [0, 2)" in taken.out, taken.err
     help_text = " ".join(tidelog("restore", "--help").out.replace("│", " ").split())
-    assert "after -- if it begins with a dash" in help_text
+    assert "If it begins with a dash, write it after --" in help_text
 
 
 @pytest.mark.parametrize("words", [["--take-over", ID], [f"--take-over={ID}"]], ids=["a word", "with ="])

@@ -68,7 +68,7 @@ def test_an_open_transaction_is_listed_described_and_aborted(node: Node, name: s
     assert 0 <= found["duration_ms"] < 600_000 and found["start_ms"] > 1_700_000_000_000
     printed = at(node, "describe", name).out.splitlines()
     assert printed[0].startswith(f"{name}  Ongoing  producer {listed['producer_id']}, epoch ")
-    assert printed[1].startswith("open for ")
+    assert printed[1].startswith("it has been open for ")
     assert [line.split() for line in printed[3:]] == [["orders", "0", str(start)]]
 
     assert at(node, "abort", name).out == f"aborted the transaction of {name} in 1 partition\n"
@@ -175,7 +175,7 @@ def _once_there_is_any(node: Node, *words: str) -> list[Any]:
         (("describe", "nobody"), "there is no transactional id nobody; `tidelog txn list` shows all"),
         (("producers", "nowhere"), "there is no topic nowhere"),
         (("producers", "orders", "--partition", "7"), "orders has no partition 7, only 0 to 1"),
-        (("find-hanging", "--partition", "1"), "--partition needs --topic"),
+        (("find-hanging", "--partition", "1"), "name it with --topic"),
         (("find-hanging", "--max-transaction-timeout", "15"), "write 90s or 1h30m"),
         (("list", "--duration", "-1h"), "write 90s or 1h30m"),
         (("list", "--state", "Open"), "write one of CompleteAbort, CompleteCommit"),

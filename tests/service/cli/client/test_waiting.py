@@ -35,7 +35,7 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
         ),
         ({"store_behind": {"u-0": "key missing"}}, "the node reports no problem; retrying"),
         ({"holding": "the directory was moved"}, "the node refuses writes at present: the directory was moved"),
-        ({"refusing_partitions": ["t-1"]}, "the node cannot write or open t-1 on its disk"),
+        ({"refusing_partitions": ["t-1"]}, "t-1 cannot be written or opened because of an error of the node's disk"),
         ({"recovering_partitions": ["t-0", "t-1"]}, "t-0 is recovering: it waits for the object store"),
     ],
 )

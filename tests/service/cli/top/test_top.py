@@ -288,7 +288,7 @@ def test_unreachable_nodes_are_reported() -> None:
     address = f"127.0.0.1:{free_port()}"
     ran = tidelog("top", "--once", "--http", address, "--interval", "0.2")
     assert ran.code == 2
-    assert f"{address}: cannot be reached: Connection refused; it is retried" in ran.out
+    assert f"{address}: cannot be reached: Connection refused; retrying" in ran.out
     (line,) = tidelog("top", "--once", "--json", "--http", f"http://{address}/metrics", "--interval", "0.2").json_lines
     assert (line["reached"], line["numbers"]) == (False, None) and "Connection refused" in line["trouble"]
 
