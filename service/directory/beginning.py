@@ -1,11 +1,11 @@
 """Decides whether an empty data directory may start a cluster, before anything is created, named or claimed.
 
-An empty directory is a new node's, or the rest of an old one (a disk replaced, a volume not mounted); the bucket tells which.
-Invariants: a cluster gets an id only after the store has answered; beside a cluster in the store a new one starts only on
-request; the store is not queried for a directory that belongs to a cluster.
+An empty directory belongs to a new node, or to an old one whose disk was replaced or whose volume is not mounted. The bucket
+tells which. Invariants: a cluster gets an id only after the store has answered. If the store has a cluster, a new one starts
+only on request. The store is not queried for a directory that belongs to a cluster.
 
-Not promised: that `--new-cluster` can safely stay on a command line. If the directory is lost later, the option starts a new
-cluster again.
+Not promised: that `--new-cluster` can safely stay on a command line. If the directory is lost later, the option starts another
+new cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 #: Seconds between requests to a store that does not answer.
 BACKOFF = BackoffSettings(0.5, 30.0)
-#: Clusters that a refusal names.
+#: The most clusters that a refusal names.
 NAMED_CLUSTERS = 20
 
 
@@ -47,8 +47,8 @@ class StoppedBeforeStart(Exception):
 
 
 def belongs(data_dir: str) -> bool:
-    """Whether the directory belongs to a cluster: its metadata log has an entry. An identity alone does not suffice, because a
-    start would then forget the topics and rename their directories to `-stray`."""
+    """Whether the directory belongs to a cluster, which means that its metadata log has an entry. An identity alone does not
+    suffice, because a start would then forget the topics and rename their directories to `-stray`."""
     folder = os.path.join(data_dir, METADATA_DIRECTORY)
     try:
         return any(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
@@ -57,7 +57,7 @@ def belongs(data_dir: str) -> bool:
 
 
 def _identified(data_dir: str) -> str:
-    """The text of the directory's identity; empty if it has none."""
+    """The text of the directory's identity, empty if it has none."""
     try:
         with open(os.path.join(data_dir, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -66,8 +66,9 @@ def _identified(data_dir: str) -> str:
 
 
 def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
-    """MetadataCorrupt if the metadata log is empty beside partitions: their topics are unknown without it, and a start would
-    rename all of them to `-stray`. An identity without partitions is legal, because an interrupted first start leaves it."""
+    """MetadataCorrupt if there are partitions but the metadata log is empty. Without the log their topics are unknown, and a
+    start would rename all of them to `-stray`. An identity without partitions is valid, because an interrupted first start
+    leaves it."""
     known = data.identity()
     if known is None or image.cluster_id:
         return
@@ -76,7 +77,7 @@ def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
         raise MetadataCorrupt(
             f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "
             f"{known.cluster_id} are beside it ({held[0].partition} …): the metadata log is lost; restore it from a copy, or "
-            f"rebuild it from the store: --take-over {known.cluster_id}, which keeps these partitions; a broker of "
+            f"rebuild it from the store with --take-over {known.cluster_id}, which keeps these partitions; a broker of "
             "another node's controller needs its --controller. Nothing was changed"
         )
 
@@ -90,9 +91,9 @@ async def may_begin(
     clock: Clock,
     rng: Rng,
 ) -> bool:
-    """Returns once the node may use its directory; True if it has to take over the cluster `settings.take_over`. StoreRefused,
-    naming the clusters in the store, if the directory is empty and the store's prefix is not; StoppedBeforeStart if `stop` was
-    set while the store did not answer."""
+    """Returns when the node may use its directory: True if it must first take over the cluster `settings.take_over`.
+    StoreRefused, with the clusters in the store, if the directory is empty and the store's prefix is not. StoppedBeforeStart if
+    `stop` was set while the store did not answer."""
     data_dir = str(settings.data_dir)
     if client is None or belongs(data_dir):
         return False
@@ -100,12 +101,12 @@ async def may_begin(
         return False
     if settings.take_over is not None:
         check_store_is_there(settings)
-    readiness.store = "asked which clusters it holds: the data directory is empty"
+    readiness.store = "being asked for its clusters, because the data directory is empty"
     found = await _clusters(client, readiness, stop, clock, rng)
     if settings.take_over is not None:
         if settings.take_over in [cluster.cluster_id for cluster in found]:
             if settings.verify:
-                readiness.store = f"checked before cluster {settings.take_over} is taken over"
+                readiness.store = f"being checked before the take-over of cluster {settings.take_over}"
                 location = {"endpoint": settings.s3_endpoint, "region": settings.s3_region}
                 await unless_stopped(stop, verify(settings.store, settings.take_over, **location))
             return True
@@ -128,7 +129,7 @@ async def _clusters(
             if error.advice is not Advice.RETRY:
                 raise
             readiness.store = (
-                f"does not answer: {error}. The data directory is empty and the store may hold its cluster: the node "
+                f"does not answer: {error}. The data directory is empty and the store may hold its cluster, so the node "
                 "waits for an answer"
             )
             if backoff.failures == 0:
@@ -153,7 +154,7 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T
 def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) -> str:
     """The error text, naming the clusters in the store."""
     if not found:
-        return f"{store} holds no cluster {cluster_id}, nor any other: correct --store"
+        return f"{store} holds no cluster {cluster_id}, nor any other; correct --store"
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
     return f"{store} holds no cluster {cluster_id}: it holds {named}. Name one of those"
 
@@ -165,9 +166,9 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
     return (
         f"the data directory {data_dir} is empty{_but_for(data_dir)}, but {store} holds "
         f"{_count(len(found), 'cluster')}: {named}{more}. {_of_a_cluster(data_dir)}If the "
-        "directory should not be empty (a volume that is not mounted, another path), stop here and correct that. If its disk "
-        "is lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: topics and records come back from "
-        "the store, as far as they were offloaded. Start with --new-cluster to begin another cluster beside what is there"
+        "directory should not be empty (the path is wrong, or a volume is not mounted), correct that first. If its disk is "
+        "lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: it restores the topics, and the records "
+        "that were offloaded. Start with --new-cluster to create another cluster in this store"
     )
 
 
@@ -184,7 +185,7 @@ def _of_a_cluster(data_dir: str) -> str:
 def _described(cluster: ClusterFound) -> str:
     started = "without a cluster.json"
     if cluster.started_ms is not None:
-        started = f"started last at {datetime.fromtimestamp(cluster.started_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        started = f"last started at {datetime.fromtimestamp(cluster.started_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     names = ", ".join(cluster.some_topics) + (", …" if cluster.topics > len(cluster.some_topics) else "")
     topics = f"{_count(cluster.topics, 'topic')} ({names})" if cluster.topics else "no topic"
     return f"{cluster.cluster_id} with {topics}, {started}"

@@ -1,22 +1,22 @@
-"""Detects a data directory that was copied, restored or moved since its last start, and holds its partitions back.
+"""Detects a data directory that was copied, restored or moved since its last start, and stops its partitions from leading.
 
     home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…",
                 "entries": 4}
 
-Such a directory may be older than the bucket, or than another copy that runs: leading on it would assign offsets a second time.
-So its partitions serve reads and refuse appends until this start has claimed the store and each partition was compared with its
+Such a directory may be older than the bucket, or than another copy in use. Leaders in it would assign offsets a second time. So
+its partitions serve reads and refuse appends until this start has claimed the store and each partition was compared with its
 manifest. If that takes longer than `tidelog.store.claim.wait.ms`, `tidelog.store.unclaimed` decides: keep refusing, or serve.
 
-Invariants: an unmoved directory leads immediately, even while the store is unreachable. A new location is recorded only after
-all partitions, including those that could not be opened at first, were compared and their manifests claimed, so a crash before
-that repeats the check. Without a store every location is accepted, but a different one is recorded only if the directory never
-had a store.
+Invariants: partitions of an unmoved directory lead immediately, even while the store is unreachable. A new location is recorded
+only after all partitions, including those that could not be opened at first, were compared and their manifests claimed. So a
+crash before that repeats the check. Without a store every location is accepted, but a different one is recorded only if the
+directory never had a store.
 
-An older metadata log restored in place of a damaged one is detected as well: it ends before the entry that was recorded here at
-the start, once a minute and at the stop.
+An older metadata log that replaces a damaged one is also detected, because it ends before the entry recorded here. The entry is
+recorded at the start, once a minute and at the stop.
 
-Not promised: see `storage_tiers.hot.file_identity`. A volume's snapshot that is put back under the same inodes, and ends above
-both its manifests and its own checkpoints, is taken for the original.
+Not promised: see `storage_tiers.hot.file_identity`. A restored snapshot of a volume counts as the original if it has the same
+inodes, and ends above both its manifests and its own checkpoints.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 FILE_NAME = "home.json"
 #: Values of `tidelog.store.unclaimed`.
 REFUSE, SERVE = "refuse", "serve"
-#: Seconds between two records of the metadata log's last index.
+#: The seconds between two recordings of the metadata log's last index.
 NOTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The content of `home.json`: identities of the machine, the directory and the metadata log's file `log_name`, and the
-    index `entries` of the log's last entry."""
+    """The content of `home.json`: the identities of the machine, of the directory and of the metadata log's file `log_name`,
+    and the index `entries` of the log's last entry."""
 
     machine: str
     directory: FileIdentity
@@ -61,7 +61,7 @@ def home_of(directory: str, log_path: str, entries: int) -> Home:
 
 
 def read_home(directory: str) -> Home | None:
-    """The recorded home; None if the file is missing or unreadable, and the directory then counts as moved."""
+    """The recorded home. None if the file is missing or unreadable; the directory then counts as moved."""
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             tree = json.load(file)
@@ -72,7 +72,7 @@ def read_home(directory: str) -> Home | None:
 
 
 def write_home(files: Files, directory: str, home: Home) -> None:
-    """Writes `home.json` durably. OSError if the disk refuses."""
+    """Writes `home.json` durably. OSError if that fails."""
     tree = {
         "machine": home.machine,
         "directory": home.directory._asdict(),
@@ -84,27 +84,27 @@ def write_home(files: Files, directory: str, home: Home) -> None:
 
 
 def moved(recorded: Home | None, directory: str, log_path: str, entries: int) -> str | None:
-    """The difference from the last start; None if the directory was not moved and its metadata are not older."""
+    """The difference from the last start. None if the directory was not moved and its metadata are not older."""
     if recorded is None:
-        return f"there is no {FILE_NAME} with its earlier place"
+        return f"there is no {FILE_NAME} with its earlier location"
     now = home_of(directory, log_path, entries)
     if now.machine != recorded.machine:
         return "another machine"
     if now.directory != recorded.directory:
-        return f"another place: device, inode and birth {tuple(now.directory)}, not {tuple(recorded.directory)}"
+        return f"another location: device, inode and birth {tuple(now.directory)}, not {tuple(recorded.directory)}"
     if now.entries < recorded.entries:
         return f"an older metadata log: it ends at entry {now.entries}, and had reached {recorded.entries}"
     try:
         log_place = file_identity(os.path.join(os.path.dirname(log_path), recorded.log_name))
     except FileNotFoundError:
-        return None  # a snapshot has replaced that log file since
+        return None  # a snapshot has replaced that log file meanwhile
     if log_place != recorded.log:
         return f"another metadata log: {tuple(log_place)}, not {tuple(recorded.log)}"
     return None
 
 
 class HomeGuard:
-    """`away` says why the directory counts as moved, None once it does not."""
+    """`away` is the reason why the directory counts as moved, None if it does not."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class HomeGuard:
         self._log_path = log_path
         self._entries = entries
         self._writing = threading.Lock()
-        #: The content of the file, and when it was written; None while it must not change.
+        #: The content of the file and the time when it was written. The content is None while the file must not change.
         self._noted: Home | None = None
         self._noted_at = clock.monotonic()
         self._files = files
@@ -131,18 +131,18 @@ class HomeGuard:
         self._began = clock.monotonic()
         self._expired = False
         self._waits = True
-        #: Why the directory must be compared with the store; None if it need not be.
+        #: The reason why the directory must be compared with the store, None if it need not be.
         self.away: str | None = None
 
     def look(self, *, new: bool, taken_over: bool, has_store: bool, had_store: bool) -> bool:
-        """Checks the directory at start; True if it may have been moved. Records the location of a `new` directory and of one
-        that never had a store. A directory that has just `taken_over` a cluster may contain partitions to compare, so it is
-        held like a moved one, without a warning. OSError if the disk refuses."""
+        """Checks the directory at start, and returns True if it may have been moved. Records the location of a `new` directory
+        and of one that never had a store. A directory that has just `taken_over` a cluster may contain partitions to compare,
+        so it is treated like a moved one, without a warning. OSError if the record cannot be written."""
         self._began = self._clock.monotonic()
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path(), self._entries())
         if taken_over and has_store:
-            self.away = "has just taken the cluster over"
+            self.away = "has just taken over the cluster"
             return False
         if difference is not None and has_store and not new:
             self.away = f"was copied, restored or moved ({difference})"
@@ -153,7 +153,7 @@ class HomeGuard:
         return difference is not None and not new
 
     def refusal(self, partition: TopicPartition) -> LeaderNotAvailable | None:
-        """The error that an opened partition answers while the directory may be a copy; None if it may lead."""
+        """The error of an opened partition while the directory may be a copy. None if the partition may lead."""
         if self.away is None or self._serves:
             return None
         return LeaderNotAvailable(
@@ -167,20 +167,20 @@ class HomeGuard:
 
     @property
     def holding(self) -> str:
-        """The reason why the node is not ready, or empty."""
+        """The reason why the node is not ready, or an empty string."""
         if self.away is None or self._serves or not self._waits:
             return ""
         return f"the data directory {self.away}: the node accepts no records before it has claimed the store"
 
     def tick(self, *, claimed: bool, recovers: Callable[[], bool], settled: Callable[[], bool]) -> bool:
-        """Called periodically; True once, when partitions that wait for the comparison are to lead without it. `claimed`: this
-        start has claimed the store. `recovers`: a partition is recovering. `settled`: every partition is open and was
+        """Called periodically. Returns True once: when partitions that wait for the comparison must lead without it. `claimed`:
+        this start has claimed the store. `recovers`: a partition is recovering. `settled`: every partition is open and was
         compared."""
         if self.away is None:
             return False
         if claimed:
             self._waits = recovers()
-            # Partitions that cannot be opened yet, or were served without the store, must be compared, too.
+            # Partitions that cannot be opened yet, or were served without the store, must also be compared.
             if not self._waits and settled():
                 self.away = None
                 self._record(None)
@@ -198,7 +198,7 @@ class HomeGuard:
         return noted is not None and noted.entries < self._entries() and now - self._noted_at >= NOTE_S
 
     def note(self) -> None:
-        """Records the metadata log's last index. Blocking. OSError if the disk refuses."""
+        """Records the metadata log's last index. Blocking. OSError if that fails."""
         if self._noted is not None:
             self._record(self._noted)
 

@@ -1,9 +1,9 @@
 """Refuses to start a node without the store that holds its offloaded records.
 
-Evicted records would be missing: a consumer at such an offset would get OFFSET_OUT_OF_RANGE, and by its default continue at the
-end, past records that exist. The check reads files only, before any log is opened.
+Evicted records would be missing. A consumer at such an offset would get OFFSET_OUT_OF_RANGE and, by default, continue at the
+end, past records that exist. The check reads only files, before any log is opened.
 
-Not promised: that a partition without `tiered-manifest.json` lacks nothing.
+Not promised: that a partition without `tiered-manifest.json` is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_no_store_needed(data: DataDirectory) -> None:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise InvalidConfig(
             f"records of {lacking[0].partition}{more} are in an object store and no longer in {data.path}, but this start has "
-            "no store: give the --store that the node had. Nothing was changed"
+            "no store; give the --store that the node had. Nothing was changed"
         )
 
 
@@ -56,4 +56,4 @@ def _log_starts(data_dir: str) -> dict[TopicPartition, int]:
     try:
         return read_offsets(os.path.join(data_dir, LOG_STARTS))
     except StorageError:
-        return {}  # damaged: reported and rebuilt when logs are opened
+        return {}  # the file is damaged; opening the logs reports and rebuilds it

@@ -1,5 +1,5 @@
-"""Checks every byte of a cluster before it is taken over: `tidelog fsck` in a process of its own, since a node loads no client
-of the store."""
+"""Checks every byte of a cluster before it is taken over. Runs `tidelog fsck` in a process of its own, because a node loads no
+store client."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import asyncio
 from service.process.own_command import own_command
 from storage_tiers.errors import StoreRefused
 
-#: Most characters of the output that an error repeats.
+#: The most characters of the output in an error.
 SHOWN = 1500
 
 
 async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: str | None) -> None:
-    """StoreRefused, with what was found, if the bucket is damaged or could not be looked at."""
+    """StoreRefused, with the findings, if the bucket is damaged or could not be checked."""
     words = own_command(["fsck", "--store", store, "--cluster-id", cluster_id])
     words += [] if endpoint is None else ["--s3-endpoint", endpoint]
     words += [] if region is None else ["--s3-region", region]
@@ -29,7 +29,7 @@ async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: s
     if process.returncode != 0:
         findings = output.decode(errors="replace").strip()[-SHOWN:]
         raise StoreRefused(
-            f"cluster {cluster_id} in {store} was checked and is not sound: {findings}. Nothing was changed. Put the newest "
-            "version of every object that is named back, then start again; delete nothing. docs/operations.md explains each "
+            f"cluster {cluster_id} in {store} was checked and is not sound: {findings}. Nothing was changed. Restore the "
+            "newest version of every object named here, then start again; delete nothing. docs/operations.md explains each "
             "finding"
         )

@@ -1,1 +1,1 @@
-"""Checks that the bucket holds exactly the contents that its manifests list, byte for byte. Reads only; needs no node."""
+"""Checks byte for byte that the bucket holds exactly what its manifests list. Reads only, and needs no node."""

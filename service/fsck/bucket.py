@@ -1,8 +1,8 @@
 """Checks a whole bucket: every cluster, topic and partition, all objects that manifests name, and all others.
 
-A cluster is listed once, in key order, and checked topic by topic, so memory holds one topic's listing and one partition's
-segments. A topic's keys are listed before its manifests are read. An object that is committed in between then counts as
-referenced, and one that a manifest names but the listing lacks is requested by its key.
+A cluster is listed once, in key order, and checked topic by topic. So memory holds one topic's listing and one partition's
+segments. A topic's keys are listed before its manifests are read. So an object that is committed in between counts as
+referenced. If a manifest names an object that the listing lacks, the object is requested by its key.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAX_PARTITIONS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class FsckScope:
-    """`cluster_id` and `topic` restrict the check; None: all. `quick` reads listings, manifests and manifest pages only.
-    `grace_ms` is the age in milliseconds from which an orphan counts as damage."""
+    """`cluster_id` and `topic` restrict the check, unless they are None. `quick` reads listings, manifests and manifest pages
+    only. `grace_ms` is the age in milliseconds at which an orphan counts as damage."""
 
     cluster_id: str | None = None
     topic: str | None = None
@@ -44,8 +44,8 @@ class FsckScope:
 def check_bucket(
     store: BlockingObjectStore, scope: FsckScope, *, now_ms: int, progress: Progress = lambda done, known: None
 ) -> Report:
-    """Checks what `scope` names. `now_ms` is in milliseconds since 1970. LogError if the store cannot be read; InvalidConfig if
-    it has no such cluster or topic."""
+    """Checks the clusters and topics in `scope`. `now_ms` is in milliseconds since 1970. LogError if the store cannot be read,
+    InvalidConfig if it has no such cluster or topic."""
     report = Report()
     bucket = Bucket(store)
     folders = bucket.folders()
@@ -110,7 +110,7 @@ class _Cluster:
         return self._report
 
     def _topic_of(self, key: str) -> str | None:
-        """The topic's name, if the key is below `topics/`; else None."""
+        """The topic's name if the key is below `topics/`, else None."""
         rest = key.removeprefix(keys.cluster_prefix(self.id))
         parts = rest.split("/", 2)
         return parts[1] if len(parts) == 3 and parts[0] == "topics" else None
@@ -122,7 +122,7 @@ class _Cluster:
         except TierObjectMissing:
             if self._bucket.topic_names(self.id):
                 self._report.add(
-                    FindingKind.MISSING, key, "the cluster has topics but no cluster.json: no reader finds them"
+                    FindingKind.MISSING, key, "the cluster has topics but no cluster.json, so no reader finds them"
                 )
             return
         except (TierCorrupt, StoreRefused) as error:
@@ -147,12 +147,12 @@ class _Cluster:
         return True
 
     def _check_snapshot(self, key: str, parsed: keys.SnapshotKey) -> None:
-        """The object must be one whole frame of the metadata log, of the entry that its key names."""
+        """The object must be one whole frame of the metadata log, with the entry that the key names."""
         self.check_incarnation(key, parsed.incarnation)
         try:
             data = self._bucket.store.get(key).data
         except TierObjectMissing:
-            return  # a newer snapshot was written meanwhile, and the oldest one removed
+            return  # meanwhile a newer snapshot was written and the oldest one removed
         self._report.bytes_read += len(data)
         frame = frames.decode(data)
         if frame is None or frame.index != parsed.index or len(frames.encode(frame)) != len(data):
@@ -160,7 +160,8 @@ class _Cluster:
             self._report.add(FindingKind.BAD_FILE, key, fault)
 
     def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
-        """A verdict or missed range, which a commit reader writes once, must be readable and of its key's partition."""
+        """A verdict or missed range, which a commit reader writes once, must be readable and belong to the partition in its
+        key."""
         try:
             fields = Fields.parse(self._bucket.store.get(key).data, key)
             check_version(fields)
@@ -181,7 +182,7 @@ class _Cluster:
             return
         newest = self._commits.get(ids, cursor.commit)
         if cursor.commit > newest and cursor.commit > (newest := self._newest_commit(ids)):
-            fault = f"it is at commit {cursor.commit} of a manifest that has reached {newest}"
+            fault = f"it is at commit {cursor.commit}, but the manifest's newest commit is {newest}"
             self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
     def _newest_commit(self, ids: Ids) -> int:
@@ -193,9 +194,9 @@ class _Cluster:
 
     def check_incarnation(self, key: str, incarnation: int) -> None:
         if self._state is not None and incarnation > self._state.incarnation:
-            self._read_cluster()  # a node may have started since it was read
+            self._read_cluster()  # a node may have started since the last read
         if self._state is not None and incarnation > self._state.incarnation:
-            fault = f"its incarnation is {incarnation}, the cluster's {self._state.incarnation}"
+            fault = f"its incarnation is {incarnation}, but the cluster's is {self._state.incarnation}"
             self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
     def checked(self, manifest: Manifest) -> None:
@@ -268,7 +269,7 @@ class _Topic:
             return  # the folder's name cannot be a topic's, so all its keys are unknown
         if state is None:
             if any(key.endswith(".json") for key in self._listed):
-                fault = "the topic has manifests but no topic.json: no reader finds it"
+                fault = "the topic has manifests but no topic.json, so no reader finds it"
                 self._report.add(FindingKind.MISSING, key, fault)
             return
         self._cluster.check_incarnation(key, state.incarnation)
@@ -329,7 +330,7 @@ class _Topic:
     def _check_bare(self, ids: Ids, named: list[str]) -> None:
         """Objects of a partition without a manifest: its first offload in progress, or the rest of a lost partition."""
         if not self._is_live(ids) and self._readable and self._state is not None:
-            return  # the deletion creates missing manifests, so a fenced writer left these objects
+            return  # a deletion creates missing manifests, so these objects are from a fenced writer
         pair = committed_beyond(self._cluster.bucket, ids, self._listed, self._known, 0)
         if pair is None and not any(self._cluster.is_old(self._listed[key]) for key in named):
             return
@@ -337,5 +338,5 @@ class _Topic:
         self._report.add(
             FindingKind.NO_MANIFEST,
             ids.manifest_key,
-            f"{len(named)} objects of {ids} are there, from {named[0]} on, and the manifest that names them is missing",
+            f"{ids} has {len(named)} objects, from {named[0]} on, but the manifest that names them is missing",
         )

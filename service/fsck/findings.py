@@ -42,7 +42,7 @@ HARMLESS = frozenset({FindingKind.YOUNG_ORPHAN, FindingKind.YOUNG_UPLOAD})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key` is the object's key, or a local path; `detail` is the fault there."""
+    """`key` is the object's key, or a local path. `detail` describes the fault."""
 
     kind: FindingKind
     key: str

@@ -1,18 +1,19 @@
 """Checks leader epochs, producers and transactions in sidecars against the batches of a run of segments.
 
-A sidecar's epochs, producers and aborted transactions follow from its own batches and all before them. The batches of
-successive segments are replayed here, through the state machine that a broker replays its log with, and each sidecar is
-compared with the state at its segment's end.
+A sidecar's epochs, producers and aborted transactions follow from its own batches and all earlier ones. This module replays the
+batches of successive segments through the state machine of a broker's log replay. It compares each sidecar with the state at
+its segment's end.
 
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
-Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
-and so accepted; so are those from before a gap, where compaction has removed batches, and from before a leader's first batch
-that begins a segment, because newer records may have been lost with a disk. In a compacted topic a snapshot may know an older
-batch of a producer than the bucket holds: after a crash it was rebuilt from local segments that compaction had reduced. A topic
-counts as compacted if its own configs say so, or from the first gap on: brokers have a default policy, and policies change.
-If the local log was compacted before the offload, neither shows it. Then a leader of a later epoch has offloaded the segment,
-after a restart, and the segment's list of aborted transactions may lack earlier ones.
+Invariant: a sidecar is reported only if the batches that were read prove it wrong. Facts from before the first segment are
+unknown, and so accepted. The same holds for facts from before a gap, where compaction has removed batches, and from before a
+leader's first batch at the beginning of a segment, because newer records may have been lost with a disk. In a compacted topic a
+snapshot may know an older batch of a producer than the bucket holds, because after a crash it was rebuilt from local segments
+that compaction had reduced. A topic counts as compacted if its own configs say so, or from the first gap on, because brokers
+have a default policy, and policies change. If the local log was compacted before the offload, neither shows it. In that case a
+leader with a later epoch has offloaded the segment, after a restart, and the segment's list of aborted transactions may lack
+earlier ones.
 
 Not promised: a finding for a producer that is missing in a snapshot, because producers expire; a check of a transaction whose
 marker lies beyond the last segment.
@@ -34,16 +35,16 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
-#: A broker drops its oldest producers. All are kept here, because it is unknown which ones the broker dropped.
+#: Large enough to keep all producers. A broker drops its oldest ones, and it is unknown which.
 _ALL_PRODUCERS = 1 << 62
 
-#: Called with a sidecar's key and what is wrong with it.
+#: Called with a sidecar's key and its fault.
 Wrong = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _EpochRun:
-    """Batches of one epoch: the base offset of the first, the last offset of the last."""
+    """Successive batches of one epoch: the base offset of the first batch, and the last offset of the last batch."""
 
     epoch: int
     first: int
@@ -63,7 +64,7 @@ class _Aborted:
 
 
 class History:
-    """The history of the segments from offset `base` on; everything before is unknown. `wrong` is called with each finding."""
+    """The history of the segments from offset `base` on. Everything before is unknown. `wrong` is called with each finding."""
 
     def __init__(self, base: int, log_start: int, wrong: Wrong, *, is_compacted: bool = False) -> None:
         self._is_compacted = is_compacted
@@ -74,7 +75,7 @@ class History:
         self._state = ProducerStateManager(_ALL_PRODUCERS)
         #: The leader epoch of each producer's last batch.
         self._written_in: dict[int, int] = {}
-        #: Producers whose last batch compaction has reduced, maybe by its newest record.
+        #: Producers whose last batch was reduced by compaction. The batch may have lost its newest record.
         self._reduced: set[int] = set()
         self._runs: list[_EpochRun] = []
         self._epochs_before: tuple[EpochEntry, ...] = ()
@@ -85,7 +86,7 @@ class History:
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         last = self._runs[-1] if self._runs else None
-        # A leader that begins where the bucket ended may have lost what the disk had beyond: markers, for instance.
+        # A leader that begins at the bucket's end may have lost later records of the disk, for example markers.
         begins = header.base_offset == self._segment_end and last is not None and last.epoch != header.leader_epoch
         self._is_compacted |= (
             header.base_offset > self._next_offset or header.count < header.next_offset - header.base_offset
@@ -101,7 +102,8 @@ class History:
             return
         self._written_in[header.producer_id] = header.leader_epoch
         if header.count <= 0:
-            # Emptied by compaction: a marker may have been either kind, and a transaction is not listed where its data was.
+            # Compaction has emptied the batch. A marker may have been of either kind, and the segments of the transaction's
+            # data do not list the transaction.
             self._forget(header.next_offset)
             return
         if header.count < header.next_offset - header.base_offset:
@@ -131,7 +133,7 @@ class History:
             self._aborted.append(_Aborted(txn, header.leader_epoch, tuple(firsts)))
 
     def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
-        """Checks a segment's sidecar; all its batches have been added. `sidecar` is None if it cannot be read."""
+        """Checks a segment's sidecar, after all batches of the segment were added. `sidecar` is None if it cannot be read."""
         self._segment_end = segment.end
         if sidecar is None:
             return
@@ -140,7 +142,7 @@ class History:
             or _disagreeing(self._epochs_before, sidecar.epochs, segment.base)
             or self._wrong_producers(segment, sidecar)
         )
-        # One without records may stand in place of a lost one: its history is then the repairing node's, cut at its log start.
+        # A segment without records may replace a lost one. Its history is then the repairing node's, cut at its log start.
         self._epochs_before = sidecar.epochs if segment.records else ()
         if fault:
             self._wrong(segment.sidecar_key, fault)
@@ -149,7 +151,7 @@ class History:
             self._judge()
 
     def close(self) -> None:
-        """Checks the remaining transactions: no segment follows."""
+        """Checks the remaining transactions after the last segment."""
         self._judge()
 
     def _forget(self, base: int) -> None:
@@ -175,13 +177,11 @@ class History:
                 while at and said[at - 1].start_offset > offset:
                     at -= 1
                 if at == 0:
-                    return ""  # cut at the log start of its time
+                    return ""  # cut at the log start at that time
                 if said[at - 1].epoch != run.epoch:
-                    return (
-                        f"it says leader epoch {said[at - 1].epoch} at offset {offset}, the batch there has {run.epoch}"
-                    )
+                    return f"it has leader epoch {said[at - 1].epoch} at offset {offset}, but the batch there has {run.epoch}"
         if said[-1].epoch != self._runs[-1].epoch:
-            return f"its newest leader epoch is {said[-1].epoch}, its last batch has {self._runs[-1].epoch}"
+            return f"its newest leader epoch is {said[-1].epoch}, but its last batch has {self._runs[-1].epoch}"
         return ""
 
     # --- producers ----------------------------------------------------------------------------------------------------
@@ -232,14 +232,14 @@ class History:
             known.append(("last sequence", theirs.last_sequence, ours.last_sequence))
             deltas = [each.batches[-1].offset_delta if each.batches else 0 for each in (theirs, ours)]
             known.append(("offset delta", deltas[0], deltas[1]))
-        # A producer that expired and came back has no coordinator epoch, whatever its earlier markers had.
+        # A producer that expired and returned has no coordinator epoch, even if its earlier markers had one.
         if theirs.coordinator_epoch >= 0 and (ours.coordinator_epoch >= 0 or self._base == 0):
             known.append(("coordinator epoch", theirs.coordinator_epoch, ours.coordinator_epoch))
         if ours.transaction_start < 0 or not 0 <= theirs.transaction_start < self._base:
             known.append(("open transaction", theirs.transaction_start, ours.transaction_start))
         for name, said, found in known:
             if said != found:
-                return f"its {name} is {said} in the snapshot, {found} in the batches"
+                return f"its {name} is {said} in the snapshot, but {found} in the batches"
         return ""
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ class History:
         return ""
 
     def _same(self, said: AbortedTransaction, found: _Aborted, segment: RemoteSegment, epoch: int) -> bool:
-        """Whether they are equal, except for differences that batches before the first one read could explain, or a compaction
-        of the local log before a start: the transaction may have lost its batches before this segment."""
+        """Whether both are equal, except for differences with one of two explanations: batches before the first one read, or a
+        compaction of the local log before a start, in which the transaction may have lost its batches before this segment."""
         txn = found.txn
         if (said.producer_id, said.last_offset) != (txn.producer_id, txn.last_offset):
             return False
@@ -292,7 +292,7 @@ class History:
 
 
 def _epoch_of(segment: RemoteSegment) -> int:
-    """The leader epoch in which the segment was offloaded; -1 if its key does not say it."""
+    """The leader epoch in which the segment was offloaded, -1 if its key does not contain it."""
     try:
         parsed = keys.parse(segment.key)
     except ValueError:
@@ -301,9 +301,9 @@ def _epoch_of(segment: RemoteSegment) -> int:
 
 
 def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
-    """Whether one knows an earlier state of a producer than the other, or less of its open transaction. Timestamps are the
-    clients', and a later batch may have a lower one, so they order only markers. A marker is kept as long as a batch of its
-    transaction, so no such state shows a finished transaction as open."""
+    """Whether `theirs` is an earlier state of a producer than `ours`, or knows less of its open transaction. Timestamps come
+    from clients, and a later batch may have a lower one, so they order only markers. A marker is kept as long as a batch of its
+    transaction, so no earlier state shows a finished transaction as open."""
     if theirs.transaction_start >= 0 and not 0 <= ours.transaction_start <= theirs.transaction_start:
         return False
     known, whole = ((each.epoch, each.last_offset) for each in (theirs, ours))
@@ -317,8 +317,8 @@ def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:
-    """The fault, or an empty string. The epoch histories of successive segments, the first of which ends at `end`, may differ
-    only by the entries that a rise of log start cut from the front."""
+    """Returns the fault, or an empty string. `before` and `after` are the epoch histories of successive segments; the first
+    segment ends at `end`. They may differ only by entries that a rise of the log start cut from the front."""
     if not before or not after:
         return ""
     start = after[0].start_offset

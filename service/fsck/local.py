@@ -1,5 +1,5 @@
-"""Checks a data directory against the bucket: where both hold an offset, they must hold the same batch (else the tier wins,
-I9). Compaction may have taken records from it in one of them."""
+"""Checks a data directory against the bucket. If both hold an offset, they must hold the same batch; otherwise the tier wins
+(I9). Compaction may have removed records of the batch in one of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from storage_tiers.records.batch import BatchHeader, headers
 
 
 def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
-    """Compares every partition directory of a node with the bucket. The node may run. InvalidConfig if `data_dir` is not a data
-    directory; StorageError if a directory's topic id cannot be read."""
+    """Compares all partitions in a node's data directory with the bucket. The node may run. InvalidConfig if `data_dir` is not
+    a data directory, StorageError if a partition's topic id cannot be read."""
     bucket = Bucket(store)
     cluster_id = _cluster_id(data_dir)
     for name in sorted(os.listdir(data_dir)):
@@ -38,7 +38,7 @@ def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> No
         try:
             manifest = bucket.manifest(ids, sound=False)
         except (TierCorrupt, StoreRefused):
-            continue  # the bucket's own check has reported it
+            continue  # the check of the bucket has reported it
         if saved is not None:
             _check_contains(bucket, manifest, saved, os.path.join(directory, FILE_NAME), report)
         if manifest is not None and manifest.state is State.LIVE:
@@ -63,7 +63,7 @@ def _saved_manifest(directory: str, ids: Ids, report: Report) -> Manifest | None
 
 
 def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, path: str, report: Report) -> None:
-    """The store must contain what this node has seen of it (I10)."""
+    """The store must contain everything that this node has seen in it (I10)."""
     seen = lineage.seen_of(saved)
     if seen is None:
         return
@@ -95,7 +95,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     if not local:
         return
     segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
-    # Only the bucket's own cleaning takes a batch that the local log has, and never from the newest segment.
+    # Only a cleaning of the bucket removes a batch that the local log has, and never from the newest segment.
     was_compacted = was_bucket_cleaned(directory)
     newest = None if manifest.sidecar is None else manifest.sidecar.key
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
@@ -106,7 +106,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                # The file that records a cleaning may be lost, or be another node's.
+                # The file that records a cleaning may be lost, or on another node.
                 has_gaps = segment.records < segment.end - segment.base
                 may_lack = (was_compacted or has_gaps) and segment.sidecar_key != newest
                 _compare(bucket.store, path, data, segment, report, may_lack=may_lack)
@@ -117,13 +117,13 @@ def _check_reaches(base: int, path: str, data: bytes, following: int, report: Re
     end = max((header.next_offset for _, header in _batches(data)), default=base)
     if end != following:
         detail = (
-            f"its batches end at offset {end}, the next segment begins at {following}: a file is damaged or missing"
+            f"its batches end at offset {end}, but the next segment begins at {following}: a file is damaged or missing"
         )
         report.add(FindingKind.LOCAL_DISAGREES, path, detail)
 
 
 def _read(path: str) -> bytes | None:
-    """The file's bytes; None if a running node has evicted it meanwhile."""
+    """The file's bytes. None if a running node has evicted it meanwhile."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -132,7 +132,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """The positions and headers of the batches, up to the first bytes that are not a batch."""
+    """The positions and headers of the batches before the first bytes that are not a batch."""
     try:
         yield from headers(data)
     except CorruptRecord:
@@ -156,12 +156,12 @@ def _compare(
     may_lack: bool,
 ) -> None:
     """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference that
-    compaction of either does not explain; `may_lack`: it may have taken whole batches from the remote one. Their number is not
-    checked: a tombstone that superseded them may be gone as well."""
+    compaction of either does not explain. `may_lack` means that compaction may have removed whole batches from the remote
+    segment. Their number is not checked, because a tombstone that superseded them may be gone as well."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:
-        return  # the bucket's own check has reported it
+        return  # the check of the bucket has reported it
     report.bytes_read += len(remote)
     theirs = {header.base_offset: remote[at : at + header.size] for at, header in headers(remote)}
     for at, header in _batches(data):

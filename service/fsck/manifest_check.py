@@ -1,8 +1,8 @@
-"""Checks a manifest and its pages against each other: recomputes every number that others determine. Pure.
+"""Checks a manifest and its pages against each other: recomputes every number that follows from others. Pure.
 
 Each function yields (kind, fault). `transitions.broken` checks the invariants that a writer keeps. This module checks the rest:
-sums and bounds of pages, stamps that no commit made, keys of other partitions, pins of states that never existed, epochs and
-incarnations above their owner's.
+sums and bounds of pages, stamps without a commit, keys of other partitions, pins of states that never existed, and epochs and
+incarnations above those of their owner.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def manifest_faults(manifest: Manifest) -> Iterator[Fault]:
 def _manifest_numbers(manifest: Manifest) -> Iterator[str]:
     writer = manifest.writer
     if manifest.committed_at < 0 or writer.node_id < -1 or not writer.name:
-        yield f"its writer cannot exist: {writer.name!r} of node {writer.node_id} at {manifest.committed_at}"
+        yield f"its writer is impossible: {writer.name!r} of node {writer.node_id} at {manifest.committed_at}"
     if manifest.commit < 1:
         yield f"commit {manifest.commit} was never made; the first is 1"
     if writer.incarnation is not None and writer.incarnation != manifest.incarnation:
-        yield f"its writer's incarnation is {writer.incarnation}, its own {manifest.incarnation}"
+        yield f"its writer's incarnation is {writer.incarnation}, but its own is {manifest.incarnation}"
     if manifest.leader_epoch < -1 or not -1 <= manifest.last_record_epoch <= manifest.leader_epoch:
-        yield f"its last record's leader epoch is {manifest.last_record_epoch}, its leader epoch {manifest.leader_epoch}"
+        yield f"its last record's leader epoch is {manifest.last_record_epoch}, but its own is {manifest.leader_epoch}"
     if manifest.swept > manifest.commit:
         yield f"'swept' is commit {manifest.swept}, which has not been made; the newest is {manifest.commit}"
     began = [recent.id for recent in manifest.recent if manifest.recent[0].commit == 1]
@@ -67,7 +67,7 @@ def _manifest_numbers(manifest: Manifest) -> Iterator[str]:
     if len({recent.id for recent in manifest.recent}) != len(manifest.recent):
         yield "two recent commits have one id"
     if manifest.state is State.LIVE and (manifest.sidecar is None) != (manifest.end == 0):
-        yield f"it ends at offset {manifest.end} and {'names no' if manifest.sidecar is None else 'names a'} newest sidecar"
+        yield f"it ends at offset {manifest.end} but {'names no' if manifest.sidecar is None else 'names a'} newest sidecar"
 
 
 def _lists(manifest: Manifest) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _lists(manifest: Manifest) -> Iterator[str]:
         yield from _stamp(manifest, tombstoned.at, f"{tombstoned.key} was tombstoned")
     for pin in manifest.pins:
         if PIN_NAME.match(pin.name) is None:
-            yield f"{pin.name!r} cannot name a pin"
+            yield f"{pin.name!r} is not a valid name of a pin"
         if not (1 <= pin.commit <= manifest.commit and pin.log_start <= manifest.log_start and pin.end <= manifest.end):
             yield f"the pin {pin.name!r} of commit {pin.commit}, [{pin.log_start}, {pin.end}), names a state that never existed"
     if len({pin.commit for pin in manifest.pins}) != len(manifest.pins):
@@ -105,7 +105,7 @@ def segment_faults(manifest: Manifest, segment: RemoteSegment) -> Iterator[str]:
     if not (0 <= segment.base < segment.end and segment.end <= manifest.end):
         yield f"the segment {what} is empty, or not below the end {manifest.end}"
     if segment.gap_from is not None and not segment.gap_from < segment.base:
-        yield f"{what} has its gap from {segment.gap_from} on, not before its base"
+        yield f"{what} has a gap from {segment.gap_from} on, which is not before its base"
     named = _parsed(manifest.ids, segment.key)
     if not isinstance(named, keys.SegmentKey) or (segment.position == 0 and named.base != segment.base):
         yield f"{what} is in {segment.key}, which is not the key of such a segment"
@@ -174,7 +174,7 @@ def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterato
         if getattr(ref, name) != value:
             yield (
                 FindingKind.WRONG_PAGE,
-                f"{name} is {_plain(getattr(ref, name))} in the manifest, {_plain(value)} in the page",
+                f"{name} is {_plain(getattr(ref, name))} in the manifest, but {_plain(value)} in the page",
             )
     if page.segments and page.removed:
         yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed segments"
@@ -191,7 +191,7 @@ def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterato
 
 
 def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iterator[Fault]:
-    """Over all live segments, those in pages included."""
+    """Faults in the sequence of all live segments, including those in pages."""
     before: RemoteSegment | None = None
     for segment in segments:
         if before is None and segment.base > manifest.log_start:
@@ -210,31 +210,31 @@ def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iter
         elif before is not None and segment.gap_from is not None:
             yield (
                 FindingKind.BAD_MANIFEST,
-                f"[{segment.base}, {segment.end}) has a gap from {segment.gap_from} on, where none is",
+                f"[{segment.base}, {segment.end}) has a gap from {segment.gap_from} on, but no offsets are missing there",
             )
         before = segment
 
 
 def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet[int]) -> Iterator[str]:
-    """`segments` were live right after the pin's commit, `changes` are the commits that added or removed a segment."""
+    """`segments` were live right after the pin's commit. `changes` are the commits that added or removed a segment."""
     what = f"the pin {pin.name!r} of commit {pin.commit}"
     if pin.commit in changes:
-        yield f"{what} was made by a commit that added or removed a segment; a pin has a commit of its own"
+        yield f"{what} was made by a commit that added or removed a segment; a pin needs a commit of its own"
     if not segments:
         if pin.log_start != pin.end:
-            yield f"{what} holds [{pin.log_start}, {pin.end}), of which no segment is left"
+            yield f"{what} holds [{pin.log_start}, {pin.end}), but no segment of these offsets is left"
         return
     if not segments[0].base <= pin.log_start or segments[-1].end != pin.end or not pin.log_start <= pin.end:
         held = f"[{segments[0].base}, {segments[-1].end})"
-        yield f"{what} holds [{pin.log_start}, {pin.end}), the segments of its commit {held}"
+        yield f"{what} holds [{pin.log_start}, {pin.end}), but the segments of its commit hold {held}"
     for before, after in itertools.pairwise(segments):
         if after.base != before.end and after.gap_from != before.end:
             yield f"{what} lacks offsets [{before.end}, {after.base})"
 
 
 def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) -> Iterator[str]:
-    """The newest sidecar against `last`, the live segment that ends at `end`. `named`: a remote segment, live or removed, names
-    it."""
+    """Checks the newest sidecar against `last`, the live segment that ends at `end`. `named` tells whether a remote segment,
+    live or removed, names the sidecar."""
     newest = manifest.sidecar
     if newest is None:
         return
@@ -242,7 +242,7 @@ def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) 
     if not isinstance(parsed, keys.SidecarKey) or parsed.base >= manifest.end:
         yield f"the newest sidecar is {newest.key}, which is not the key of a sidecar below offset {manifest.end}"
     if newest.alone is named:
-        yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} segment names it"
+        yield f"the newest sidecar is {'alone, but a' if named else 'not alone, but no'} segment names it"
     if (
         last is not None
         and last.end == manifest.end

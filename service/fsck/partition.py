@@ -1,8 +1,8 @@
 """Checks one partition of a bucket: its manifest and pages, every segment that they name, and unreferenced objects.
 
 Live segments are read in offset order, so that the epochs, producers and transactions in a sidecar can be compared with all
-batches before it. Removed segments are read too, because a pin or a reader of an earlier commit still needs them. A removed
-segment without a pin may be swept during the check; that is not a finding.
+earlier batches. Removed segments are read too, because a pin or a reader of an earlier commit still needs them. A removed
+segment without a pin may be swept during the check. That is not a finding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Listed = Mapping[str, ObjectInfo]
 
 @dataclass
 class PartitionCheck:
-    """`listed` are the objects below the topic's name, listed before its manifests were read. `quick` reads no segments.
-    `is_compacted`: the topic's own configs say so. `known` collects the keys that are accounted for."""
+    """`listed` are the objects below the topic's name. They were listed before its manifests were read. `quick` reads no
+    segments. `is_compacted` is from the topic's own configs. `known` collects the keys that are accounted for."""
 
     bucket: Bucket
     ids: Ids
@@ -67,7 +67,7 @@ class PartitionCheck:
         for kind, fault in manifest_check.manifest_faults(manifest):
             self._add(kind, key, fault)
         if manifest.state is State.DELETED:
-            self._know_everything()  # its objects wait for the grace of the deletion, which the sweeper knows
+            self._know_everything()  # the sweeper deletes its objects after the deletion's grace period
             return manifest
         self.known.update(manifest.keys())
         live, removed = self._segments(manifest)
@@ -130,7 +130,7 @@ class PartitionCheck:
                 self._add(kind, manifest.ids.manifest_key, fault)
         epoch = self._check_segments(manifest, live, lambda segment: True)
         if epoch is not None and epoch != manifest.last_record_epoch:
-            fault = f"last_record_epoch is {manifest.last_record_epoch}, the last batch has leader epoch {epoch}"
+            fault = f"last_record_epoch is {manifest.last_record_epoch}, but the last batch has leader epoch {epoch}"
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
     def _check_removed(self, manifest: Manifest, removed: list[Removed]) -> None:
@@ -193,17 +193,17 @@ class PartitionCheck:
             self._add(FindingKind.BAD_SIDECAR, newest.key, str(error))
             return
         if parsed.end != manifest.end or table != newest.sections:
-            fault = f"it describes offsets [{parsed.base}, {parsed.end}), the manifest ends at {manifest.end}"
+            fault = f"it describes offsets [{parsed.base}, {parsed.end}), but the manifest ends at {manifest.end}"
             self._add(FindingKind.FOREIGN_SIDECAR, newest.key, fault)
         elif not parsed.epochs or parsed.epochs[-1].epoch != manifest.last_record_epoch:
-            fault = f"last_record_epoch is {manifest.last_record_epoch}, the newest sidecar has {parsed.epochs}"
+            fault = f"last_record_epoch is {manifest.last_record_epoch}, but the newest sidecar has {parsed.epochs}"
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
     # --- segments -------------------------------------------------------------------------------------------------------
     def _check_segments(
         self, manifest: Manifest, segments: Iterable[RemoteSegment], needed: Callable[[RemoteSegment], bool]
     ) -> int | None:
-        """The leader epoch of the last batch before the manifest's end, None if it was not read."""
+        """Returns the leader epoch of the last batch before the manifest's end, None if it was not read."""
         history: History | None = None
         following = -1
         newest: int | None = None
@@ -229,7 +229,7 @@ class PartitionCheck:
         return newest
 
     def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
-        # The earlier records of a segment without records are unknown: they were compacted, or lost and given up.
+        # The former records of a segment without records are unknown: they were compacted, or lost and given up.
         base = segment.base if segment.records else segment.end
         return History(
             base,
@@ -241,7 +241,7 @@ class PartitionCheck:
     def _check_segment(
         self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool
     ) -> bool:
-        """Whether all batches of the segment were read. `epochs` then holds the last batch's leader epoch."""
+        """Returns whether all batches of the segment were read. `epochs` then holds the last batch's leader epoch."""
 
         def observe(batch: memoryview, header: BatchHeader) -> None:
             history.add(header, batch)
@@ -255,12 +255,12 @@ class PartitionCheck:
         if verdict.whole:
             history.finish(segment, verdict.sidecar)
             if epochs[-1] > manifest.leader_epoch:
-                fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {manifest.leader_epoch}"
+                fault = f"its last batch has leader epoch {epochs[-1]}, but the manifest has {manifest.leader_epoch}"
                 self._add(FindingKind.ABOVE_OWNER, segment.key, fault)
         return verdict.whole
 
     def _is_there(self, segment: RemoteSegment, needed: bool) -> bool:
-        """Whether both objects exist and are long enough, by the listing alone. If not, they need not be read."""
+        """Whether both objects exist and are long enough, according to the listing. If not, they are not read."""
         for key, least in (
             (segment.key, segment.position + segment.length),
             (segment.sidecar_key, sidecar_bytes(segment)),
@@ -273,7 +273,7 @@ class PartitionCheck:
                     )
                 return False
             if size < least:
-                detail = f"it has {size} bytes, {least} belong to [{segment.base}, {segment.end})"
+                detail = f"it has {size} bytes, but [{segment.base}, {segment.end}) needs {least}"
                 self._add(FindingKind.TRUNCATED, key, detail)
                 return False
         return True
@@ -289,7 +289,7 @@ class PartitionCheck:
         return info.size
 
     def _check_sizes(self, live: list[RemoteSegment], removed: list[Removed]) -> None:
-        """No object may have bytes that no segment names. Objects that are too short are reported with their segments."""
+        """Reports objects with bytes that no segment names. Objects that are too short are reported with their segments."""
         ends: dict[str, int] = {}
         for segment in [*live, *(item.segment for item in removed if item.segment is not None)]:
             for key, end in (
@@ -300,7 +300,7 @@ class PartitionCheck:
         for key, end in ends.items():
             info = self.listed.get(key)
             if info is not None and info.size > end:
-                self._add(FindingKind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
+                self._add(FindingKind.TRUNCATED, key, f"it has {info.size} bytes, but its manifest names only {end}")
 
     # --- unreferenced objects -----------------------------------------------------------------------------------------
     def _check_went_back(self, manifest: Manifest) -> None:
@@ -310,7 +310,8 @@ class PartitionCheck:
                 FindingKind.WENT_BACK,
                 manifest.ids.manifest_key,
                 f"it ends at offset {manifest.end} with commit {manifest.commit}, but {pair[0]} and {pair[1]} were written "
-                "after it, the second on the first: an older manifest has replaced the newest one. Delete nothing of it",
+                "after it, the second after the first: an older manifest has replaced the newest one. Delete none of its "
+                "objects",
             )
 
 

@@ -1,9 +1,9 @@
-"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name: a push is written to the log.
+"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name. It writes pushes to the log.
 
     tidelog.ClientTelemetryLog
 
-A line is JSON: the client, its instance, and the newest value of each metric and set of attributes. A push takes several
-lines if needed, since log lines are bounded. The part of OpenTelemetry's MetricsData v1 that clients send is parsed:
+A line is JSON: the client, its instance, and the newest value of each metric and set of attributes. A push takes several lines
+if needed, because log lines are bounded. This module parses the part of OpenTelemetry's MetricsData v1 that clients send:
 gauges and sums. Other kinds (histograms) are counted, not shown.
 https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
 """
@@ -20,9 +20,9 @@ from storage_tiers.errors import InvalidRecord
 from storage_tiers.uuids import uuid_text
 
 NAME = "tidelog.ClientTelemetryLog"
-#: Metrics written per push; the rest are counted.
+#: The most metrics written per push. The others are counted.
 SHOWN = 500
-#: Approximate characters of metrics in one line.
+#: The approximate number of characters for metrics in one line.
 LINE_CHARACTERS = 1_400
 
 log = logging.getLogger("tidelog.client.metrics")
@@ -57,7 +57,7 @@ class ClientTelemetryLog:
 
 
 def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float | int]]:
-    """The content of each line; one empty line for a push without metrics."""
+    """The content of each line. A push without metrics gives one empty line."""
     line: dict[str, float | int] = {}
     characters = 0
     for name, value in metrics:
@@ -71,7 +71,7 @@ def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float |
 
 
 def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
-    """(value by name and attributes, number of metrics of other kinds). InvalidRecord if it is not MetricsData."""
+    """(values by name and attributes, number of metrics of other kinds). InvalidRecord if the bytes are not MetricsData."""
     values: dict[str, float | int] = {}
     others = 0
     try:
@@ -96,7 +96,7 @@ def _nested(data: bytes, *path: int) -> Iterator[bytes]:
 
 
 def _metric(data: bytes) -> tuple[str, list[bytes] | None]:
-    """Its name, and the data points of a gauge (5) or a sum (7)."""
+    """A metric's name, and its data points if it is a gauge (5) or a sum (7)."""
     name, points = "", None
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -123,7 +123,7 @@ def _point(name: str, data: bytes, values: dict[str, float | int]) -> None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """(number, value) of each field of a protobuf message; fixed widths as bytes."""
+    """(number, value) of each field of a protobuf message. Values of fixed width are bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -1,7 +1,7 @@
 """Collects the metrics of groups, transactions and the log cleaner.
 
-A node may have a hundred thousand groups and a million committed offsets. So shards give their figures in shares, one for each
-iteration of the event loop, and lag is computed for a bounded number of groups and offsets.
+A node may have a hundred thousand groups and a million committed offsets. So shards yield their figures in shares, one per
+iteration of the event loop, and the lag is computed for a bounded number of groups and offsets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 State = TypeVar("State", bound="Shard")
 Figures = TypeVar("Figures")
 
-#: Committed offsets that one scrape compares with the ends of their logs.
+#: The most committed offsets that one scrape compares with the ends of the logs.
 OFFSETS_A_SCRAPE = 20_000
-#: Committed offsets compared in one iteration of the event loop.
+#: The most committed offsets compared in one iteration of the event loop.
 OFFSETS_A_TURN = 250
 #: Kafka's words for the states of a coordinator's partition.
 _STATES = {
@@ -45,7 +45,7 @@ _MANAGER = "kafka_coordinator_group_groupmetadatamanager_"
 _GROUPS = "kafka_server_group_coordinator_metrics_"
 _TRANSACTIONS = "kafka_server_transaction_coordinator_metrics_"
 _CLEANER, _CLEANERS = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
-#: States in which a transactional id can be found.
+#: The states that a transactional id can have.
 _FOUND = [NAMES[each] for each in TransactionStatus if each.name not in ("DEAD", "PREPARE_EPOCH_FENCE")]
 
 
@@ -72,7 +72,7 @@ async def collect_coordinators(node: Node, into: Exposition) -> None:
 async def _shares(
     runtime: CoordinatorRuntime[State], figures: Callable[[State], Iterator[Sequence[Figures]]]
 ) -> AsyncIterator[Sequence[Figures]]:
-    """Samples of all loaded shards, with a turn of the event loop after each share."""
+    """The samples of all loaded shards. Other work of the event loop runs after each share."""
     for host in tuple(runtime.hosts.values()):
         for share in _figures_of(host, figures):
             yield share
@@ -89,7 +89,7 @@ def _figures_of(
 
 
 class _Lags:
-    """The lag of the first groups, as many as the bounds allow."""
+    """The lag of as many groups as the bounds allow."""
 
     def __init__(self, partitions: Partitions, most: int, into: Exposition) -> None:
         self._partitions, self._most, self._into = partitions, most, into

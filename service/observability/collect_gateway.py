@@ -13,18 +13,18 @@ from service.observability.exposition import Exposition, labels_of
 if TYPE_CHECKING:
     from kafka_gateway.server import GatewayServer
 
-#: Window of the idle shares in seconds, and the minimum interval between two remembered samples.
+#: The window of the idle shares in seconds, and the minimum interval between two stored samples.
 WINDOW_S = 30.0
 LEAST_STEP_S = 1.0
-#: APIs whose requests may be delayed, by key; Kafka calls the sets of delayed requests purgatories.
+#: The APIs with delayed requests, and their keys. Kafka calls the sets of delayed requests purgatories.
 _WAITING = {"Produce": 0, "Fetch": 1}
 _TOTAL_BOUNDS_MS = tuple([bound * 1000 for bound in TOTAL_BOUNDS_S])
 _REQUESTS = "kafka_network_requestmetrics_"
 
 
 class IdleWindow:
-    """Idle shares over a window, computed from busy seconds. Samples are kept for the window, so several scrapers do not
-    disturb each other."""
+    """Idle shares over a window, computed from busy seconds. Samples are kept for the window, so that several scrapers do not
+    interfere."""
 
     def __init__(self, now: float) -> None:
         self._looks: deque[tuple[float, float, float]] = deque([(now, 0.0, 0.0)])
@@ -48,8 +48,8 @@ def _share(busy_s: float, passed_s: float) -> float:
 
 
 class GatewayMetrics:
-    """Collects a Kafka gateway's requests, connections and waiting requests. One per node: idle shares are those since the
-    last collection."""
+    """Collects a Kafka gateway's requests, connections and waiting requests. There is one per node, because it keeps the window
+    of the idle shares."""
 
     def __init__(self, gateway: GatewayServer) -> None:
         self._gateway = gateway

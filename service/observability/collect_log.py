@@ -1,6 +1,6 @@
-"""Collects partitions' counters: by topic, in sums, and, up to a bound, one by one.
+"""Collects partitions' counters: by topic, in total, and, up to a bound, one by one.
 
-A scrape of thousands of partitions must not block the event loop: each iteration visits a few. Sums stay consistent: a
+A scrape of thousands of partitions must not block the event loop, so each iteration visits a few. Sums stay consistent: a
 deleted partition's counts are included exactly once.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from service.broker.partition.partition import Partition
     from service.node import Node
 
-#: Partitions visited per iteration of the event loop: well below a millisecond.
+#: Partitions visited per iteration of the event loop. They take well below a millisecond.
 PARTITIONS_A_TURN = 32
 #: Topics written per iteration.
 TOPICS_A_TURN = 32
@@ -27,7 +27,7 @@ TOPICS_A_TURN = 32
 LATE_MS = 5 * 60 * 1000
 
 _PREFIX = "kafka_server_brokertopicmetrics_"
-#: Metric and attribute of `Sums`; then metric and attribute of `PartitionCounts`.
+#: Metrics and attributes of `Sums`, then those of `PartitionCounts`.
 _OF_SUMS = (
     ("messagesin_total", "records_in"),
     ("bytesin_total", "bytes_in"),
@@ -55,7 +55,7 @@ _OF_COUNTS = (
 
 
 class Sums:
-    """Over the partitions of a topic, or all of them."""
+    """Sums over the partitions of a topic, or over all partitions."""
 
     def __init__(self) -> None:
         self.records_in = self.bytes_in = self.bytes_out = 0
@@ -66,7 +66,7 @@ class Sums:
 
 @dataclass(slots=True)
 class LogTotals:
-    """Totals of a pass over all partitions."""
+    """Totals over all partitions."""
 
     partitions: int = 0
     serving: int = 0
@@ -80,7 +80,7 @@ class LogTotals:
 
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
-    """Puts the metrics of partitions and topics; returns totals for other metrics."""
+    """Puts the metrics of partitions and topics. Returns totals for other metrics."""
     configs = node.configs.broker
     most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
     partitions, past = tuple(node.broker.partitions), node.broker.partitions.past
@@ -171,7 +171,7 @@ def _put_sums(sums: Sums, into: Exposition, labels: str = "") -> None:
 
 
 def _put_all(node: Node, everything: Sums, into: Exposition) -> None:
-    """Samples without a topic; they include requests for unknown topics."""
+    """Puts the samples without a topic. They include requests for unknown topics."""
     service = node.broker.core.log
     everything.counts.appends = service.appended.batches
     everything.counts.failed_appends = service.appended.failed

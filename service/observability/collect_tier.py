@@ -1,6 +1,7 @@
 """Collects the tier's counters: cold reads, the chunk cache, the tier process, object store requests.
 
-A scrape starts no tier process and keeps none alive. It briefly waits for a running one, else uses the last known values.
+A scrape starts no tier process and keeps none alive. It waits briefly for a running one. If there is none, or it does not
+answer, the scrape uses the last known values.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from storage_tiers.cold.process.client import StoreTotals, TierClient
     from storage_tiers.cold.read.fetcher import Hydrator
 
-#: Calls with a sample of 0 from the start, so that rates have a beginning.
+#: The calls that have a sample of 0 from the start, so that their first increase counts in rates.
 OPERATIONS = ("get", "put", "head", "list", "delete", "abort")
 
 
 async def collect_tier(node: Node, into: Exposition) -> None:
-    """On a node without a store: only the hot bytes."""
+    """Puts the tier's metrics. On a node without a store, they are only the hot bytes."""
     read = node.broker.core.log.bytes_read
     into.put("tidelog_served_bytes_total", read.hot, labels_of(tier="hot"))
     into.put("tidelog_served_bytes_total", read.cold, labels_of(tier="cold"))
@@ -37,7 +38,7 @@ async def collect_tier(node: Node, into: Exposition) -> None:
             pass  # use the last known values
         _process(client, into)
         _store(client.stats.totals(), into)
-        # Before the first probe the state is unknown, which counts as unreachable.
+        # Before the first probe the store counts as unreachable.
         reachable = node.ground.readiness.store == "ok" and client.trouble is None
         into.put("tidelog_store_reachable", int(reachable))
         into.put("tidelog_store_cluster_behind", int(node.tier.access.behind is not None))

@@ -1,8 +1,8 @@
-"""Writes metrics as Prometheus reads them: text format 0.0.4, or OpenMetrics 1.0 where a scraper prefers it.
+"""Writes metrics in Prometheus's text format 0.0.4, or in OpenMetrics 1.0 if the scraper prefers it.
 
-Why not prometheus_client: it makes an object per sample, which blocks the loop for tens of milliseconds with a thousand
-partitions, and costs an idle node memory. Tests parse this output with it. Samples are formatted as they are put, so that
-a scrape of many partitions takes short turns.
+prometheus_client is not used, because it creates an object per sample. This would block the event loop for tens of milliseconds
+with a thousand partitions, and cost an idle node memory. Tests parse the output with it. Samples are formatted when they are
+put, so that a scrape of many partitions takes short turns.
 https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
@@ -18,14 +18,14 @@ from service.observability.metrics import METRICS
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-#: Characters of a label's value; a topic's name has 249 at most.
+#: The most characters of a label's value. A topic's name has at most 249.
 LABEL_CHARS = 256
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels_of(**values: str | int) -> str:
-    """`{name="value",...}`, or nothing for none. A value that a client chose may have 32 KiB: beyond LABEL_CHARS it is cut, and
-    ends with a digest of the whole."""
+    """`{name="value",...}`, or an empty string without labels. Clients may choose values of up to 32 KiB. A value of more than
+    LABEL_CHARS is cut, and ends with a digest of the whole."""
     if not values:
         return ""
     return "{" + ",".join(f'{name}="{_short(str(value)).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
@@ -74,7 +74,7 @@ class Exposition:
         self._lines: dict[str, list[str]] = {name: [] for name in METRICS}
 
     def put(self, name: str, value: float, labels: str = "") -> None:
-        """One sample of a counter or gauge; `labels` as `labels_of` gives them."""
+        """Adds a sample of a counter or gauge. `labels` are from `labels_of`."""
         self._lines[name].append(f"{name}{labels} {number(value)}")
 
     def put_summary(self, name: str, count: int, total: float, labels: str = "") -> None:
@@ -85,7 +85,7 @@ class Exposition:
     def put_histogram(
         self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
     ) -> None:
-        """`counts` has one count per bucket, not cumulative, one more than `bounds`: the last is above all bounds."""
+        """`counts` has one count per bucket, not cumulative. The last bucket is above all `bounds`."""
         lines = self._lines[name]
         below = 0
         for bound, count in zip((*bounds, math.inf), counts, strict=True):
@@ -95,7 +95,7 @@ class Exposition:
         lines.append(f"{name}_sum{labels_of(**labels)} {number(total)}")
 
     def families(self, *, open_metrics: bool = False) -> Iterator[bytes]:
-        """The body, a metric at a time. Metrics without a sample are left out."""
+        """The body, metric by metric. Metrics without a sample are left out."""
         for name, lines in self._lines.items():
             if lines:
                 metric = METRICS[name]

@@ -1,6 +1,6 @@
 """Writes the metrics' part of docs/operations.md from their table: `python -m service.observability.generate_docs`.
 
-The rest of the page is written by hand; this part reaches from its heading to the next one of that rank.
+The rest of the page is written by hand. This part reaches from its heading to the next heading of the same level.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PART = re.compile(r"^## Metrics\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _HEAD = """\
 ## Metrics
 
-Prometheus scrapes `GET /metrics` on the node's HTTP port (printed at the start, and in `endpoints.json`; `--http-listener` sets
-it): text format, or OpenMetrics if `Accept` prefers it. The port accepts 64 connections, fewer if file descriptors are scarce;
-a further one replaces the oldest idle connection.
+Prometheus scrapes `GET /metrics` on the node's HTTP port, in text format, or in OpenMetrics if `Accept` prefers it. The node
+prints the port at the start and writes it to `endpoints.json`; `--http-listener` sets it. The port accepts 64 connections,
+fewer if file descriptors are scarce. A further connection replaces the oldest idle one.
 
 ```yaml
 scrape_configs:
@@ -36,9 +36,9 @@ it, the sum of all topics: select with `topic=""` or `topic!=""`.
 
 `tidelog.metrics.topics` (1,000), `tidelog.metrics.partitions` (2,000) and `tidelog.metrics.groups` (500), all dynamic, bound
 the topics, partitions and consumer groups listed one by one. A scrape compares at most 20,000 committed offsets with the ends
-of their logs. Those beyond count in the sums only; `tidelog_metrics_left_out` is their number. The values of other labels are
-bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check metrics` objects to two
-of Kafka's names, `delayedOperation` and `..._connection_count`.
+of their logs. Topics, partitions and groups beyond these bounds count only in the sums; `tidelog_metrics_left_out` is their
+number. The values of other labels are bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check
+metrics` objects to two of Kafka's names, `delayedOperation` and `..._connection_count`.
 
 A scrape visits a few partitions per iteration of the event loop. It starts no tier process, and waits at most a second for a
 running one. No metric costs work per record. Idle shares cover the last 30 s.
@@ -73,7 +73,7 @@ def render() -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with this part as it is now."""
+    """The page with the current text of this part."""
     return _PART.sub(lambda _: render(), page)
 
 

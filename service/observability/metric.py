@@ -1,5 +1,5 @@
-"""The definition of a metric, and how Kafka's MBeans are named as metrics: as the Prometheus JMX exporter's rules for Kafka
-name them."""
+"""The definition of a metric, and the metric names of Kafka's MBeans. They are those of the Prometheus JMX exporter's rules for
+Kafka."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`labels` are all labels of a sample; `sum_too` adds one sample without labels, the sum.
-    `mbean` is Kafka's, empty for tidelog's own metrics."""
+    """`labels` are all labels of a sample. `sum_too` adds the sum, a sample without labels. `mbean` is Kafka's name, empty for
+    tidelog's own metrics."""
 
     name: str
     kind: MetricKind

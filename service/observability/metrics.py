@@ -1,9 +1,9 @@
-"""Every metric that `/metrics` serves, in one table: name, kind, labels, meaning, and Kafka's MBean where it has one.
+"""Every metric that `/metrics` serves, in one table: name, kind, labels, meaning, and Kafka's MBean if it has one.
 
-Names are those that the Prometheus JMX exporter's rules for Kafka give to Kafka's MBeans, so that dashboards and alerts made
-for Kafka find them; tidelog's own begin with `tidelog_`. `docs/operations.md` is generated from this table, and only its
-metrics are served. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles of a sample, and the other
-times have only a sum and a count.
+The names of Kafka's MBeans are those of the Prometheus JMX exporter's rules for Kafka, so that dashboards and alerts made for
+Kafka find them. tidelog's own names begin with `tidelog_`. The part about metrics in `docs/operations.md` is generated from
+this table, and only metrics in this table are served. Two differences from the exporter: TotalTimeMs is a histogram, not
+quantiles of a sample, and the other times have only a sum and a count.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _PARTITION = ("topic", "partition")
 
 
 def _of_topics(bean: str, help_text: str, kind: MetricKind = _COUNTER) -> Metric:
-    """One of BrokerTopicMetrics: per topic, and in total."""
+    """A metric of BrokerTopicMetrics, per topic and in total."""
     mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
     name = "kafka_server_brokertopicmetrics_" + bean.lower().removesuffix("persec")
     return Metric(name + ("_total" if kind is _COUNTER else ""), kind, help_text, ("topic",), mbean, sum_too=True)
 
 
 def _of_all_topics(bean: str, help_text: str) -> Metric:
-    """One of BrokerTopicMetrics that Kafka has in total only."""
+    """A metric of BrokerTopicMetrics that Kafka has only in total."""
     mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
     return Metric(
         f"kafka_server_brokertopicmetrics_{bean.lower().removesuffix('persec')}_total",
@@ -41,12 +41,13 @@ _TOPICS = (
     _of_topics("TotalProduceRequestsPerSec", "Batches that producers sent, one for each partition of a request."),
     _of_topics("TotalFetchRequestsPerSec", "Partitions requested by fetches, one for each partition of a request."),
     _of_topics(
-        "FailedProduceRequestsPerSec", "Batches that were refused; the sample without topic also counts unknown topics."
+        "FailedProduceRequestsPerSec",
+        "Batches refused. The sample without a topic includes batches for unknown topics.",
     ),
     _of_topics("FailedFetchRequestsPerSec", "Partitions of fetches answered with an error."),
     _of_all_topics("InvalidMagicNumberRecordsPerSec", "Batches refused for an unsupported message format."),
     _of_all_topics("InvalidMessageCrcRecordsPerSec", "Batches refused for a wrong checksum or framing."),
-    _of_all_topics("InvalidOffsetOrSequenceRecordsPerSec", "Batches refused as INVALID_RECORD for any other rule."),
+    _of_all_topics("InvalidOffsetOrSequenceRecordsPerSec", "Batches refused with INVALID_RECORD for another reason."),
     _of_all_topics(
         "NoKeyCompactedTopicRecordsPerSec", "Batches refused for records without a key on a compacted topic."
     ),
@@ -58,9 +59,9 @@ _REMOTE = (
     _of_topics("RemoteFetchErrorsPerSec", "Partitions of fetches for which reading from the bucket failed."),
     _of_topics("RemoteCopyBytesPerSec", "Bytes of segments offloaded since this start."),
     _of_topics("RemoteCopyRequestsPerSec", "Offloads of segments started."),
-    _of_topics("RemoteCopyErrorsPerSec", "Offloads of segments that failed; they are retried."),
+    _of_topics("RemoteCopyErrorsPerSec", "Offloads of segments that failed. They are retried."),
     _of_topics("RemoteDeleteRequestsPerSec", "Objects deleted from the bucket."),
-    _of_topics("RemoteDeleteErrorsPerSec", "Sweeps of a partition's objects that failed; they are retried."),
+    _of_topics("RemoteDeleteErrorsPerSec", "Sweeps of a partition's objects that failed. They are retried."),
     _of_topics("RemoteCopyLagBytes", "Bytes of closed segments that are not in the bucket yet.", _GAUGE),
     _of_topics("RemoteCopyLagSegments", "Closed segments that are not in the bucket yet.", _GAUGE),
     _of_topics("RemoteLogSizeBytes", "Bytes of record batches in the bucket.", _GAUGE),
@@ -85,8 +86,20 @@ _REPLICAS = (
         "ReassigningPartitions",
         "Partitions that this broker leads and that move to another one.",
     ),
-    of_bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
-    of_bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
+    of_bean(
+        _GAUGE,
+        "server",
+        "ReplicaManager",
+        "UnderMinIsrPartitionCount",
+        "Partitions with fewer in-sync replicas than min.insync.replicas.",
+    ),
+    of_bean(
+        _GAUGE,
+        "server",
+        "ReplicaManager",
+        "AtMinIsrPartitionCount",
+        "Partitions with exactly min.insync.replicas in-sync replicas.",
+    ),
     of_bean(
         _GAUGE, "server", "ReplicaManager", "ProducerIdCount", "Idempotent producers remembered, in all partitions."
     ),
@@ -103,7 +116,7 @@ _REPLICAS = (
         "server",
         "DelayedOperationPurgatory",
         "PurgatorySize",
-        "Delayed requests: produce until its flush, fetch until new records or the bucket's answer.",
+        "Delayed requests: Produce until its flush, Fetch until new records or the bucket's response.",
         ("delayedOperation",),
     ),
     of_bean(_GAUGE, "server", "FetchSessionCache", "NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."),
@@ -119,7 +132,7 @@ _REPLICAS = (
         "server",
         "FetchSessionCache",
         "IncrementalFetchSessionEvictionsPerSec",
-        "Fetch sessions evicted for others.",
+        "Fetch sessions evicted to make room for others.",
         name="kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
     ),
     of_bean(
@@ -131,7 +144,7 @@ _REPLICAS = (
     ),
 )
 
-_IDLE = "requests and answers; over the last 30 s of scrapes (at the first scrape: since the start)."
+_IDLE = "requests and responses, over the last 30 s of scrapes (at the first scrape: since the start)."
 _SOCKETS = (
     of_bean(
         _GAUGE,
@@ -146,7 +159,8 @@ _SOCKETS = (
         "server",
         "KafkaRequestHandlerPool",
         "RequestHandlerAvgIdlePercent",
-        "Share of time, 0 to 1, that no request was being handled; as above, without receiving and sending.",
+        "Share of time, 0 to 1, that no request was being handled. Unlike the metric above, it counts receiving and sending as "
+        "idle.",
         name="kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
     ),
     *(
@@ -199,9 +213,9 @@ _REQUESTS = (
     _time("RemoteTimeMs", "Milliseconds that requests waited for a flush, new records or the bucket."),
     _time(
         "ResponseQueueTimeMs",
-        "Milliseconds that responses waited for the end of their iteration of the loop; one for each write.",
+        "Milliseconds that responses waited for the end of their iteration of the loop, one count per write.",
     ),
-    _time("ResponseSendTimeMs", "Milliseconds of writing responses to the socket; one for each write."),
+    _time("ResponseSendTimeMs", "Milliseconds of writing responses to the socket, one count per write."),
 )
 
 
@@ -265,7 +279,7 @@ _TIER = (
     own(
         _GAUGE,
         "tier_offload_held_back_bytes",
-        "Bytes of closed segments that wait for the end of an open transaction, by its producer; absent if no segment waits.",
+        "Bytes of closed segments that wait for the end of an open transaction, by its producer. Absent if no segment waits.",
         (*_PARTITION, "producer_id"),
     ),
     own(
@@ -300,7 +314,7 @@ _TIER = (
     own(
         _COUNTER,
         "store_requests_total",
-        "Requests to the object store; each part of a multipart upload counts.",
+        "Requests to the object store, including each part of a multipart upload.",
         ("operation",),
     ),
     own(_COUNTER, "store_errors_total", "Calls to the object store that failed.", ("operation", "error")),
@@ -315,42 +329,42 @@ _TIER = (
         "nothing to the store.",
     ),
     own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
-    own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
+    own(_GAUGE, "tier_process_running", "1 while the tier process runs. It exits after a minute without work."),
     own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),
     own(_GAUGE, "tier_process_peak_resident_bytes", "Peak memory of the current or last tier process."),
     own(_COUNTER, "tier_process_starts_total", "Tier processes started."),
     own(_COUNTER, "tier_process_lost_total", "Tier processes that exited unexpectedly."),
-    own(_COUNTER, "tier_questions_total", "Operations requested of the tier process.", ("question",)),
+    own(_COUNTER, "tier_questions_total", "Operations requested from the tier process.", ("question",)),
     own(_COUNTER, "tier_question_failures_total", "Operations of the tier process that failed, by error.", ("error",)),
 )
 
 _NODE = (
-    own(_GAUGE, "node_info", "Always 1; the node's identity.", ("version", "cluster_id", "node_id")),
+    own(_GAUGE, "node_info", "Always 1. The labels are the node's identity.", ("version", "cluster_id", "node_id")),
     own(_GAUGE, "ready", "1 while /readyz answers 200."),
-    own(_GAUGE, "broker_up", "With several brokers: 1 for each that answers its supervisor.", ("broker",)),
+    own(_GAUGE, "broker_up", "With several brokers, 1 for each broker that answers its supervisor.", ("broker",)),
     own(
         _COUNTER,
         "broker_restarts_total",
-        "With several brokers: times that a broker's process was started again.",
+        "With several brokers, restarts of a broker's process.",
         ("broker",),
     ),
     own(
         _GAUGE,
         "partitions_store_behind",
-        "Partitions of which the store shows less than this node has seen; nothing of them is offloaded, evicted or deleted.",
+        "Partitions for which the store shows less than this node has seen. Nothing of them is offloaded, evicted or deleted.",
     ),
     own(
-        _GAUGE, "recovering_partitions", "Recovering partitions: they cannot lead before the object store has answered."
+        _GAUGE, "recovering_partitions", "Recovering partitions. They cannot lead before the object store has answered."
     ),
     own(
         _GAUGE,
         "clock_step_seconds",
-        "Seconds by which the wall clock, after it was set, is ahead of the expected time; 0 while it is trusted.",
+        "Seconds by which the wall clock is ahead of the expected time after it was set. 0 while the clock is trusted.",
     ),
     own(
         _COUNTER,
         "descriptor_shortages_total",
-        "Times that a log's file could not be opened at once because no file descriptor was left.",
+        "Number of times that a log's file could not be opened at once because no file descriptor was left.",
     ),
     own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
     own(_COUNTER, "produce_throttled_total", "Produce requests delayed because the disk is filling."),
@@ -360,9 +374,9 @@ _NODE = (
     own(
         _GAUGE,
         "append_seconds_per_gigabyte",
-        "Recent processor time per GB of the event loop's own appends of batches of at least 16 KiB; above 1.6 threads write.",
+        "Recent processor time per GB of the event loop's own appends of batches of at least 16 KiB. Above 1.6, threads write.",
     ),
-    own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
+    own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and responses."),
     own(
         _COUNTER,
         "gateway_failures_total",
@@ -371,7 +385,7 @@ _NODE = (
     own(
         _SUMMARY,
         "scrape_seconds",
-        "Duration of earlier scrapes in seconds, including other work of the event loop meanwhile.",
+        "Duration of earlier scrapes in seconds, including other work of the event loop during them.",
     ),
     own(_GAUGE, "metrics_left_out", "Topics, partitions and groups beyond those listed one by one.", ("kind",)),
     Metric("process_cpu_seconds_total", _COUNTER, "Processor time of the broker process, in seconds."),

@@ -1,4 +1,4 @@
-"""Process metrics from the kernel, as every Prometheus client library has them. Linux only; elsewhere none."""
+"""Process metrics from the kernel, as in every Prometheus client library. Only Linux has them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.observability.exposition import Exposition
 
 _PAGE = resource.getpagesize()
 _TICKS_S = os.sysconf("SC_CLK_TCK")
-#: Field indexes in /proc/PID/stat, counted after the command's name.
+#: Indexes of fields in /proc/PID/stat, counted after the command's name.
 _THREADS, _START, _VIRTUAL, _RESIDENT = 17, 19, 20, 21
 
 

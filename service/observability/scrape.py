@@ -1,7 +1,7 @@
 """One scrape of a node: collects and writes all of `metrics.METRICS`.
 
-Only the window of the idle shares is kept between scrapes: all numbers are plain counters of the node's parts, so an
-unscraped metric costs nothing more. Concurrent scrapes take turns.
+Only the window of the idle shares is kept between scrapes. All other numbers are plain counters of the node's parts, so a
+metric that is not scraped has no extra cost. Concurrent scrapes take turns.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 #: Kafka's BrokerState.
 _RECOVERY, _RUNNING, _SHUTTING_DOWN = 2, 3, 6
-#: Bytes of a metric after which the event loop runs other work.
+#: The size of a metric in bytes after which the event loop runs other work.
 LARGE_PART = 16 << 10
 
 
 class Scraper:
-    """Created once the gateway serves."""
+    """Created after the gateway has started to serve."""
 
     def __init__(self, node: Node, gateway: GatewayServer) -> None:
         self.node = node

@@ -1,7 +1,7 @@
 """Counters of a node since its start, as plain numbers: the body of `/stats`.
 
-A request starts no tier process and keeps none alive. It briefly waits for a running one, else repeats the last known
-values.
+A request starts no tier process and keeps none alive. It waits briefly for a running one. If there is none, or it does not
+answer, the body has the last known values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage_tiers.cold.process.client import TierClient
     from storage_tiers.cold.read.fetcher import Hydrator
 
-#: Seconds that a request waits for the tier process's counters.
+#: The longest wait for the tier process's counters, in seconds.
 ASK_S = 1.0
 
 

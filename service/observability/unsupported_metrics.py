@@ -1,7 +1,7 @@
 """Kafka's broker metrics that are not served, each with its reason; `docs/operations.md` lists them.
 
-Names are MBeans as in `metrics.Metric.mbean`, `*` for the rest of a name. A test compares them with Apache Kafka
-4.2.1's.
+Names are MBeans as in `metrics.Metric.mbean`. `*` stands for the rest of a name. A test compares them with those of Apache
+Kafka 4.2.1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 _REMOTE = "kafka.log.remote:type=RemoteLogManager,name="
 
-#: (MBeans, why they are not served)
+#: (MBeans, the reason why they are not served)
 UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         (
@@ -27,8 +27,8 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "ReplicationBytes*",
             _TOPICS + "ReassignmentBytes*",
         ),
-        "A partition has one replica, in one directory: no followers, and moves go through the bucket. ReplicaManager's totals "
-        "are served.",
+        "A partition has one replica, in one directory. It has no followers, and moves go through the bucket. ReplicaManager's "
+        "totals are served.",
     ),
     (
         (
@@ -61,12 +61,12 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("kafka.log:type=LogCleaner,name=DeadThreadCount",),
-        "A cleaner process that dies is started again; the log says so (`log.not_cleaned`).",
+        "A cleaner process that dies is restarted, with the event `log.not_cleaned`.",
     ),
     (
         ("kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=*",),
-        "Markers go to other brokers over gRPC; those that are not written yet count as prepared in "
-        "tidelog_transactional_ids. The coordinators' own beans lack times of queues, threads and batches: "
+        "Markers go to other brokers over gRPC. Transactions whose markers are not written yet count as prepared in "
+        "tidelog_transactional_ids. The coordinators' own beans lack times of queues, threads and batches, because "
         "requests wait in no queue.",
     ),
     (
@@ -81,7 +81,8 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "*ShareFetchRequestsPerSec",
             _TOPICS + "*ShareAcknowledgementRequestsPerSec",
         ),
-        "Brokers ask each other about transactions over gRPC, without Kafka's channels. There are no share groups yet.",
+        "Brokers send requests about transactions to each other over gRPC, without Kafka's channels. There are no share groups "
+        "yet.",
     ),
     (
         (
@@ -113,7 +114,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=KafkaRequestHandlerPool,name=ControllerRequestHandlerAvgIdlePercent",
             "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations",
         ),
-        "One event loop replaces acceptors, processors, handlers and the queues between them; its idle share is served. "
+        "One event loop replaces acceptors, processors, handlers and the queues between them. Its idle share is served. "
         "PurgatorySize counts delayed requests.",
     ),
     (
@@ -124,7 +125,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "RemoteDeleteLag*",
             "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
         ),
-        "The tier has no pool of readers and no followers that rebuild state, knows sizes without computing them, and "
+        "The tier has no pool of readers and no followers that rebuild state. It knows sizes without computing them, and "
         "deletes objects after a grace period, not when a worker is free.",
     ),
     (

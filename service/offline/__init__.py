@@ -1,1 +1,1 @@
-"""Work on a data directory whose node does not run: writing its store's manifests again, and building it from the store."""
+"""Work on the data directory of a stopped node: repairs its store's manifests, and rebuilds the directory from the store."""

@@ -1,10 +1,10 @@
-"""Repairs the store without serving, for `tidelog cold repair --data-dir`.
+"""Repairs the store without starting the node, for `tidelog cold repair --data-dir`.
 
-It locks and recovers the directory like a start, so no node runs on it meanwhile. With `apply` it raises the incarnation in
-`cluster.json` before it writes anything else, which fences a copy of this directory that runs elsewhere. Nothing is
-offloaded, evicted or swept; the next start does that.
+It locks and recovers the directory like a start, so no node can run on it meanwhile. With `apply` it raises the incarnation in
+`cluster.json` before it writes anything else. This fences a copy of the directory that runs elsewhere. It offloads, evicts and
+sweeps nothing; the next start does that.
 
-Not promised: a dry run that leaves the directory untouched. It recovers logs like a start does; the bucket stays unchanged.
+Not promised: a dry run that leaves the directory unchanged. It recovers logs like a start. The bucket stays unchanged.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ async def repaired(
     apply: bool,
     accept_loss: Mapping[int, Sequence[OffsetRange]],
 ) -> AsyncGenerator[tuple[str, int, ColdRepair], None]:
-    """Yields (topic, partition, repair) one by one: for one topic, or with None for `cluster.json` (topic empty, partition -1)
-    and all topics. Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions of the one topic to
-    offsets to give up. LogError, with nothing written, if the directory is in use or not a node's, or the topic or partition is
-    unknown."""
+    """Yields (topic, partition, repair) one by one. `topic` None means all topics, after `cluster.json` (topic empty,
+    partition -1). Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions of the one topic to
+    offsets to give up. LogError, before anything is written, if the directory is in use or not a node's, or the topic or
+    partition is unknown."""
     node = await _opened(settings)
     claiming: asyncio.Task[None] | None = None
     try:
-        # No background work during a repair.
+        # There is no background work during a repair.
         await node.broker.moving.close()
         await node.work.tiering.close()
         if node.tier is None:
@@ -70,12 +70,12 @@ async def repaired(
 
 
 def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None, losses: Collection[int]) -> None:
-    """UnknownTopicOrPartition unless the topic exists with every partition whose lost offsets are accepted."""
+    """UnknownTopicOrPartition unless the topic and all partitions with accepted losses exist."""
     if topic is None:
         return
     found = image.topic(topic)
     if found is None:
-        raise UnknownTopicOrPartition(f"the node of {settings.data_dir} has no topic {topic}")
+        raise UnknownTopicOrPartition(f"the node in {settings.data_dir} has no topic {topic}")
     unknown = [number for number in sorted(losses) if number >= len(found.partitions)]
     if unknown:
         raise UnknownTopicOrPartition(f"--accept-loss names partition {unknown[0]}, which does not exist")
@@ -98,7 +98,7 @@ async def _opened(settings: NodeSettings) -> Node:
 
 
 async def _claimed(access: StoreAccess, claiming: asyncio.Task[None]) -> None:
-    """Waits until this start has claimed the store, or the store shows an older `cluster.json`. Raises the claim's error."""
+    """Waits until this start has claimed the store, or has found an older `cluster.json`. Raises the claim's error."""
     while not claiming.done() and access.behind is None:
         await asyncio.wait((claiming,), timeout=0.05)
     if claiming.done():

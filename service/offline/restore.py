@@ -1,4 +1,4 @@
-"""Builds a lost data directory from the store without serving: the take-over of `tidelog restore`."""
+"""Rebuilds a lost data directory from the store without starting the node: the take-over of `tidelog restore`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from storage_tiers.hot.data_dir import DataDirectory
 
 
 async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> list[RecoveryPoint]:
-    """Makes `settings.data_dir` the cluster's directory. It must be empty, or an interrupted take-over's. With `dry_run`
-    nothing is changed, here or in the store. LogError if it cannot be done."""
+    """Makes `settings.data_dir` the cluster's directory. It must be empty, or left by an interrupted take-over. With `dry_run`,
+    changes nothing, neither here nor in the store. LogError if the restore is impossible."""
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     client = tier_client(settings, None, clock, rng)
     if client is None:
@@ -55,7 +55,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
 
 
 async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:
-    """Objects from the store pass through the cache's folder. Folders that were created for it are removed again."""
+    """Objects from the store pass through the cache's folder. The folders created for it are removed afterwards."""
     made = _make(cache_directory_of(settings))
     try:
         return await taking.preview()
@@ -65,7 +65,7 @@ async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoi
 
 
 def _make(directory: str) -> list[str]:
-    """The folders that were missing, innermost first."""
+    """Creates the folder and its parents. Returns those that were missing, the innermost first."""
     path = Path(directory)
     missing = [str(folder) for folder in (path, *path.parents) if not folder.exists()]
     os.makedirs(directory, exist_ok=True)

@@ -73,7 +73,7 @@ DIRECTORY_ROWS = (
         DIRECTORY + "the_error_of_a_lost_metadata_log_says_how_to_keep_partitions",
     ),
     row(
-        "start with --take-over CLUSTER_ID: topics and records come back",
+        "start with --take-over CLUSTER_ID: it restores the topics",
         "tests/service/directory/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
         "tests/service/directory/test_beginning.py::test_the_new_cluster_option_starts_a_cluster_and_may_stay_on_the_command_line",
         "tests/service/takeover/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
@@ -170,7 +170,7 @@ DIRECTORY_ROWS = (
 # --- the store --------------------------------------------------------------------------------------------------------
 STORE_ROWS = (
     row(
-        "holds no cluster …(: it holds …. Name one of those|, nor any other: correct --store)",
+        "holds no cluster …(: it holds …. Name one of those|, nor any other; correct --store)",
         STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
     ),
     row(
@@ -186,7 +186,7 @@ STORE_ROWS = (
         "tests/service/configs/test_values.py::test_the_module_is_current",
     ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
-    row("an older manifest has replaced the newest one. Delete nothing of it", *_PUT_BACK),
+    row("an older manifest has replaced the newest one. Delete none of its objects", *_PUT_BACK),
     row(
         "the store holds nothing of cluster …, .* Check --store, its prefix, and --s3-endpoint",
         "tests/service/cli/test_cold_repair.py::test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to",

@@ -80,7 +80,7 @@ def test_a_nodes_other_listeners_are_named(node: Node, words: tuple[str, ...]) -
         ran = tidelog(*words, "-b", address, stdin="")
         assert ran.code == 2
         assert ran.err == (
-            f"tidelog: no Kafka listener: {address} (it speaks {protocol}); name a node's Kafka listener with "
+            f"tidelog: no Kafka listener: {address} (it speaks {protocol}); give a node's Kafka listener with "
             "--bootstrap-server HOST:PORT\n"
         )
         assert tidelog("topic", "list", "-b", node.kafka).code == 0, "as the message advises"

@@ -113,7 +113,7 @@ async def test_the_clusters_of_a_store_are_found() -> None:
 def test_a_refusal_is_bounded() -> None:
     found = [ClusterFound(f"c{number:03}", 0, 9, ("t",)) for number in range(100)]
     said = refusal("/d", "s3://b", found)
-    assert "100 clusters: c000 with 9 topics (t, …), started last at 1970-01-01T00:00:00Z; c001" in said
+    assert "100 clusters: c000 with 9 topics (t, …), last started at 1970-01-01T00:00:00Z; c001" in said
     assert f"and {100 - NAMED_CLUSTERS} more" in said
 
 

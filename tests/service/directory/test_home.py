@@ -59,7 +59,7 @@ def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Pa
     guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), lambda: 0, OsFiles(), clock, wait_ms=0, unclaimed="refuse")
     assert not guard.look(new=False, taken_over=True, has_store=True, had_store=True)
     assert guard.holding == (
-        "the data directory has just taken the cluster over: the node accepts no records before it has claimed the store"
+        "the data directory has just taken over the cluster: the node accepts no records before it has claimed the store"
     )
 
 
@@ -204,7 +204,7 @@ def edited(field: str, value: object) -> Callable[[dict[str, object]], None]:
     [
         (None, None),
         (edited("machine", "other"), "another machine"),
-        (edited("directory", {"device": 1, "inode": 2, "born_ns": 3}), "another place"),
+        (edited("directory", {"device": 1, "inode": 2, "born_ns": 3}), "another location"),
         (edited("log", {"device": 1, "inode": 2, "born_ns": 3}), "another metadata log"),
         (edited("log_name", "of an earlier snapshot"), None),
         (edited("directory", "damaged"), "no home.json"),
