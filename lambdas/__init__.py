@@ -1,1 +1,1 @@
-"""Functions that bucket notifications invoke: one handler per file. They import `storage_tiers` and no broker code."""
+"""Functions that bucket notifications invoke, one handler per file. They import `storage_tiers` and no broker code."""

@@ -1,4 +1,4 @@
-"""The handlers' settings, read from the environment once per invocation; no other module here reads it."""
+"""The handlers' settings, read from the environment once per invocation. No other module of this package reads it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] = os.environ, *, reader: str = "verify-commit") -> Settings:
-    """Raises an InvalidConfig that names the variable at fault."""
+    """Reads the settings. InvalidConfig names an invalid variable."""
     url = environment.get(STORE, "")
     if not url.startswith("s3://"):
-        raise InvalidConfig(f"{STORE} is {url!r}: set it to the brokers' store, such as s3://BUCKET/PREFIX")
+        raise InvalidConfig(f"{STORE} is {url!r}; set it to the brokers' store, such as s3://BUCKET/PREFIX")
     return Settings(StoreLocation.parse(url), environment.get(READER, reader))

@@ -1,7 +1,7 @@
 """Parses a queue's messages into the manifests that they name. Pure.
 
-A notification says only that a manifest was written; the manifest itself has the change. So a duplicate costs one read,
-the next notification makes up for a lost one, and their order does not matter.
+A notification says only that a manifest was written. The change is in the manifest. So a duplicate costs one read, the next
+notification replaces a lost one, and the order does not matter.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from storage_tiers.cold.stores.location import StoreLocation
 
 
 class NotANotification(Exception):
-    """The message is not an object store's, or is of another bucket. Redelivery will not help."""
+    """The message is not from an object store, or is about another bucket. Redelivery will not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """One message of the queue: its id, which a failure report uses, and the manifests that it names."""
+    """A message of the queue: its id for the report of failures, and the manifests that it names."""
 
     id: str
     manifests: tuple[Ids, ...] = ()
@@ -36,7 +36,7 @@ def messages(event: Mapping[str, Any], location: StoreLocation) -> list[QueueMes
     records = event.get("Records")
     if not isinstance(records, list) or not all(isinstance(record, dict) and "body" in record for record in records):
         raise ValueError(
-            "the event is not a batch of SQS messages: connect the function to the queue, not to the bucket"
+            "the event is not a batch of SQS messages; connect the function to the queue, not to the bucket"
         )
     return [_message(record, location) for record in records]
 
@@ -63,7 +63,7 @@ def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
     found = []
     for bucket, key in objects:
         if bucket != location.bucket:
-            raise NotANotification(f"a message is of bucket {bucket}, this function reads {location.url}")
+            raise NotANotification(f"a message is about bucket {bucket}, but this function reads {location.url}")
         ids = _manifest(unquote_plus(str(key)), location.prefix)
         if ids is not None:
             found.append(ids)
@@ -71,7 +71,7 @@ def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
 
 
 def _manifest(key: str, prefix: str) -> Ids | None:
-    """None if the key is not a manifest below `prefix`: too broad a notification filter costs only messages."""
+    """None if the key is not a manifest below `prefix`. So a notification filter that is too broad costs only messages."""
     if prefix:
         if not key.startswith(f"{prefix}/"):
             return None

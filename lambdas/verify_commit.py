@@ -1,12 +1,13 @@
 """Checks every batch of each segment that a commit added, once, in commit order, and records a verdict.
 
-The queue of the bucket's manifest notifications invokes it. For each partition named: read its cursor and its manifest,
-check the live segments added after the cursor, record a verdict for each, then advance the cursor by compare-and-swap.
-If a handler dies, the next one continues at the cursor; two at once do the work twice and record it once.
+The queue of the bucket's manifest notifications invokes the function. For each partition in the messages, it reads the cursor
+and the manifest, checks the live segments added after the cursor, records a verdict for each, and advances the cursor by
+compare-and-swap. If a handler dies, the next one continues at the cursor. Two concurrent handlers do the work twice and record
+it once.
 
-Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, as the brokers have it), TIDELOG_READER (owner of the cursors and
-verdicts; default `verify-commit`). The function's time limit bounds an invocation: with RESERVE_MS left it stops and leaves
-the message in the queue for redelivery.
+Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, the brokers' store), TIDELOG_READER (owner of the cursors and verdicts; default
+`verify-commit`). An invocation stops when RESERVE_MS of the function's time limit is left, and leaves the message in the queue
+for redelivery.
 
 Not promised: that damage stops the cluster. A verdict `damaged` only writes a log line, which raises an alarm.
 """
@@ -40,14 +41,14 @@ from storage_tiers.policy.new_segments import CommitWork, NewSegments, plan_new_
 log = logging.getLogger("tidelog.verify_commit")
 log.setLevel(logging.INFO)
 
-#: Minimum remaining milliseconds of an invocation to start another segment: enough to read and check about 1 GiB.
+#: The milliseconds that must be left of an invocation to start another segment. They suffice to read and check about 1 GiB.
 RESERVE_MS = 60_000
-#: Attempts at a partition that others change meanwhile.
+#: Attempts at a partition that changes meanwhile.
 ATTEMPTS = 20
 
 
 class Context(Protocol):
-    """The part of Lambda's context that is used."""
+    """The part of Lambda's context that this module uses."""
 
     aws_request_id: str
 
@@ -55,11 +56,11 @@ class Context(Protocol):
 
 
 class OutOfTime(Exception):
-    """The time is nearly up: the rest needs another delivery."""
+    """The time limit is near. The remaining work needs a redelivery."""
 
 
 def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """For an SQS event source with `ReportBatchItemFailures`: names the messages to be delivered again."""
+    """The entry point for an SQS event source with `ReportBatchItemFailures`. Returns the messages to redeliver."""
     settings = read_settings()
     store = open_blocking_store(settings.location)
     try:
@@ -88,8 +89,8 @@ def handle(
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Follows the commits of one partition from the cursor of `reader`, and checks their new segments. `remaining_ms` is the
-    invocation's time left."""
+    """Follows the commits of one partition from the cursor of `reader`, and checks their new segments. `remaining_ms` returns
+    the time left of the invocation."""
 
     store: BlockingObjectStore
     reader: str
@@ -102,8 +103,8 @@ class Verifier:
         return Bucket(self.store)
 
     def catch_up(self, ids: Ids) -> None:
-        """Returns when the cursor has reached the newest commit. OutOfTime, or the store's errors, leave it at the last
-        commit whose verdicts are recorded."""
+        """Returns when the cursor has reached the newest commit. After OutOfTime or an error of the store, the cursor is at the
+        last commit with recorded verdicts."""
         for _ in range(ATTEMPTS):
             cursor = read_cursor(self.store, ids, self.reader)
             try:
@@ -112,14 +113,14 @@ class Verifier:
                     return
                 self._follow(plan, cursor)
             except PreconditionFailed:
-                continue  # another handler is ahead: continue at its cursor
+                continue  # another handler is ahead; the next attempt starts at its cursor
             except TierObjectMissing:
-                continue  # a page of an older manifest was swept: read the manifest again
+                continue  # a page of an older manifest was swept; the next attempt reads the new manifest
         raise LogError(f"{ids} changed {ATTEMPTS} times while it was checked; redelivery continues the check")
 
     def _plan(self, ids: Ids, cursor: CommitCursor) -> NewSegments:
         manifest = self.bucket.manifest(ids)
-        if manifest is None:  # deleted by hand, or the key never existed
+        if manifest is None:  # it was deleted by hand, or never existed
             return NewSegments((), cursor.commit)
         return plan_new_segments(manifest, self.bucket.pages(ids), cursor.commit)
 
@@ -140,7 +141,7 @@ class Verifier:
     def _check(self, ids: Ids, work: CommitWork) -> None:
         for segment in work.segments:
             if self.remaining_ms() < RESERVE_MS:
-                raise OutOfTime(f"{ids} is checked up to commit {work.commit - 1}")
+                raise OutOfTime(f"{ids} was checked up to commit {work.commit - 1}")
             verdict = check_segment(self.store, segment)
             if self._is_gone(ids, segment, verdict):
                 continue
@@ -157,7 +158,7 @@ class Verifier:
                 )
 
     def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: SegmentVerdict) -> bool:
-        """Whether the missing object's segment was removed after the manifest was read, so that it is no longer live."""
+        """Whether the missing object's segment was removed after the manifest was read, and so is no longer live."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
         manifest = self.bucket.manifest(ids)

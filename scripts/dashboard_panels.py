@@ -1,4 +1,4 @@
-"""The rows of the dashboard's panels, as a table; `grafana_dashboard.py` writes them in Grafana's format."""
+"""The rows of the dashboard's panels, as a table. `grafana_dashboard.py` writes them in Grafana's format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Panel:
 
 
 def rate(name: str, by: str = "", matchers: str = "") -> str:
-    """Rate per second, summed over all labels not in `by`."""
+    """The rate per second, summed over all labels that are not in `by`."""
     inside = f"rate({name}{{{', '.join(filter(None, (CHOSEN, matchers)))}}}{RATE})"
     return f"sum by ({by}) ({inside})" if by else f"sum({inside})"
 
@@ -83,7 +83,7 @@ REQUEST_ROW = (
         "99th percentile by API",
         "ms",
         (Query(quantile(0.99, f"{REQUESTS}totaltimems", "request"), "{{request}}"),),
-        "A Fetch without new records lasts as long as its client lets it wait.",
+        "A Fetch without new records waits as long as its client allows.",
     ),
     Panel("Median by API", "ms", (Query(quantile(0.5, f"{REQUESTS}totaltimems", "request"), "{{request}}"),)),
     Panel(
@@ -95,7 +95,7 @@ REQUEST_ROW = (
         "Where a Produce spends its time",
         "ms",
         tuple(Query(mean(f"{REQUESTS}{part}timems", matchers=_PRODUCE), part) for part in _PARTS),
-        "Means. remote is the wait for the flush that its topic asks for.",
+        "Means. remote is the wait for a flush, if the topic's configs require one.",
         stacked=True,
     ),
     Panel(
@@ -117,7 +117,7 @@ HOT = (
         "Disk used",
         "percentunit",
         (Query(now("tidelog_disk_used_ratio", "instance", function="max"), "{{instance}}"),),
-        "Produce is slowed from tidelog.disk.watermark.slow and refused from tidelog.disk.watermark.refuse on.",
+        "Produce is slowed above tidelog.disk.watermark.slow, and refused above tidelog.disk.watermark.refuse.",
     ),
     Panel(
         "Slowed and refused by a full disk",
@@ -131,7 +131,7 @@ HOT = (
         "Batches that wait for threads",
         "bytes",
         (Query(now("tidelog_append_queue_bytes", "instance"), "{{instance}}"),),
-        "To be validated, recompressed, or written where the page cache is slow.",
+        "They are validated, recompressed, or written while the page cache is slow.",
     ),
     Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
     Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
@@ -165,7 +165,7 @@ TIERING = (
         "Age of the oldest record not in the bucket",
         "s",
         (Query(now("tidelog_tier_offload_lag_seconds_max", "instance", function="max"), "{{instance}}"),),
-        "Grows up to segment.ms or tidelog.tier.max.lag.ms on quiet topics; beyond that offloads are behind.",
+        "Grows up to segment.ms or tidelog.tier.max.lag.ms on quiet topics. Above that, offloads are behind.",
     ),
     Panel(
         "Served from each tier", "Bps", (Query(rate("tidelog_served_bytes_total", "tier"), "{{tier}}"),), stacked=True
@@ -209,7 +209,7 @@ STORE = (
             Query(now("tidelog_store_reachable", function="min"), "reachable"),
             Query(now("tidelog_partitions_store_behind"), "partitions behind"),
         ),
-        "Behind: the bucket shows less of them than the node has seen.",
+        "Behind: the bucket shows less of the partitions than the node has seen.",
         stat=True,
         width=4,
     ),
@@ -241,7 +241,7 @@ STORE = (
         "Tier processes lost",
         "short",
         (Query(now("tidelog_tier_process_lost_total", "instance"), "{{instance}}"),),
-        "Processes that ended unexpectedly since the node's start.",
+        "Processes that exited unexpectedly since the node's start.",
     ),
 )
 
@@ -261,13 +261,13 @@ GROUPS = (
         "Groups that are furthest behind",
         "short",
         (Query(f"topk(10, {now('tidelog_group_lag_records', 'group')})", "{{group}}"),),
-        "Records between committed offsets and the ends of their logs.",
+        "Records between committed offsets and the ends of the logs.",
     ),
     Panel(
         "Groups that read from the bucket",
         "short",
         (Query(f"topk(10, {now('tidelog_group_lag_in_bucket_records', 'group')} > 0)", "{{group}}"),),
-        "The part of their lag that lies in the bucket, in records.",
+        "The part of a group's lag that is in the bucket, in records.",
     ),
     Panel(
         "Offsets committed",
@@ -301,7 +301,7 @@ TRANSACTIONS = (
             Query(rate("tidelog_transactions_timed_out_total"), "timed out"),
             Query(rate("tidelog_transactions_fenced_total"), "fenced"),
         ),
-        "Those that timed out or were fenced are aborted.",
+        "Transactions that timed out or were fenced are aborted.",
     ),
     Panel(
         "Oldest open transaction",

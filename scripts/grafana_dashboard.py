@@ -1,6 +1,6 @@
 """Writes grafana/dashboards/tidelog.json: rows of panels over the metrics of `service/observability/metrics.py`.
 
-Edit the table in `dashboard_panels.py`; a test compares the file with it, and every expression with the served names.
+Edit the table in `dashboard_panels.py`. A test compares the file with the table, and every expression with the served names.
 `python -m scripts.grafana_dashboard`
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from scripts.dashboard_panels import ROWS, Panel
 
 PATH = Path(__file__).resolve().parents[1] / "grafana" / "dashboards" / "tidelog.json"
-#: Schema of Grafana 10 and newer; older versions cannot read it.
+#: The schema of Grafana 10 and newer. Older versions cannot read it.
 SCHEMA_VERSION = 39
 WIDTH, HEIGHT, STAT_HEIGHT = 24, 7, 4
 

@@ -1,7 +1,7 @@
-"""Runs the steps of packaging/Dockerfile without a container engine or registry: in copies of a Debian system made by
-`debootstrap`, one per stage. Then it starts the image's command as the image's user and runs its health check.
+"""Runs the steps of packaging/Dockerfile without a container engine or registry. Each stage is a copy of a Debian system made
+by `debootstrap`. Then the script starts the image's command as the image's user and runs its health check.
 
-    python -m scripts.image_in_chroot FOLDER        # as root, on Linux; FOLDER is made, 2 GB, and may be removed afterwards
+    python -m scripts.image_in_chroot FOLDER     # as root, on Linux; creates FOLDER (2 GB), which may be removed afterwards
 
 A stage based on `python:3.11-slim-bookworm` has the Python 3.11 of the same Debian release here. Not tested: an engine's
 layers, namespaces and container network.
@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILE = ROOT / "packaging" / "Dockerfile"
 RELEASE = "bookworm"
-#: `python:3.11-slim-bookworm` has the headers too: Python's own build installs them.
+#: `python:3.11-slim-bookworm` also has the headers, because Python's own build installs them.
 PACKAGES = "python3,python3-dev,python3-venv,python3-pip,ca-certificates"
 MIRROR = "http://deb.debian.org/debian"
 HEALTH_S = 60
@@ -50,7 +50,7 @@ class Stage:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(word, rest) of each instruction, its lines joined."""
+    """(word, rest) of each instruction, with its lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
@@ -146,7 +146,7 @@ def copy(stage: Stage, words: list[str], stages: dict[str, Stage]) -> None:
 
 
 def admitted(name: str) -> bool:
-    """Whether packaging/Dockerfile.dockerignore lets that file into the build. Supports only the forms used there."""
+    """Whether packaging/Dockerfile.dockerignore allows that file in the build. Supports only the patterns used there."""
     if not name:
         return False
     kept = False
@@ -162,7 +162,7 @@ def admitted(name: str) -> bool:
 
 def check(stage: Stage) -> None:
     """Checks that the command serves within HEALTH_S, passes the health check, and exits cleanly."""
-    # A container has these; the machine's own are hidden.
+    # A container has its own of these. The machine's are hidden.
     for words in (
         ["mount", "-t", "proc", "proc", f"{stage.root}/proc"],
         ["mount", "-t", "tmpfs", "tmp", f"{stage.root}/tmp"],

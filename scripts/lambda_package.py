@@ -2,9 +2,9 @@
 
     python scripts/lambda_package.py [--output FILE]
 
-The runtime is `python3.11` on the machine's own architecture (x86_64 or arm64): the kernels are compiled here, the other
-native modules come as wheels. Builds are reproducible. Fails if the content exceeds Lambda's limit, or if a
-native module needs a newer C library than the runtime has.
+The runtime is `python3.11` on this machine's architecture (x86_64 or arm64). The kernels are compiled here, and the other
+native modules come as wheels. Builds are reproducible. The script fails if the content exceeds Lambda's limit, or if a native
+module needs a newer C library than the runtime has.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "lambda" / "verify_commit.zip"
-#: Packages of this project that handlers import; they do not use the SDK.
+#: The packages of this project that handlers import. They do not use the SDK.
 PACKAGES = ("storage_tiers", "lambdas")
-#: Their dependencies; no gRPC.
+#: The dependencies of these packages, without gRPC.
 DEPENDENCIES = ("boto3", "crc32c", "cramjam")
 #: AWS's limit on a function's unzipped package, layers included.
 MAX_UNZIPPED = 250 << 20
 #: The C library of the `python3.11` runtime (Amazon Linux 2).
 RUNTIME_GLIBC = (2, 26)
-#: Versions other than constraints.txt's. cramjam needs glibc 2.28 since 2.13; 2.12 lacks a tight bound on the memory of
-#: gzip bombs, which no handler needs: none decompresses.
+#: Versions that differ from constraints.txt. cramjam needs glibc 2.28 since 2.13. Version 2.12 lacks a tight bound on the
+#: memory of gzip bombs, but no handler decompresses.
 OLDER = {"cramjam": "2.12.0"}
-#: The SDK describes every AWS service; handlers use S3, and credentials may come from STS.
+#: The AWS services to keep of those that boto3 describes: handlers use S3, and credentials may come from STS.
 SERVICES = frozenset({"s3", "sts"})
-#: The oldest time of a zip member, equal in every build.
+#: The oldest possible time of a zip member, the same in every build.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -90,14 +90,14 @@ def check(content: Path) -> None:
         if path.suffix == ".so" or ".so." in path.name:
             needed = glibc_needed(path)
             if needed > RUNTIME_GLIBC:
-                sys.exit(f"{path.relative_to(content)} needs glibc {needed[0]}.{needed[1]}, the runtime has 2.26")
+                sys.exit(f"{path.relative_to(content)} needs glibc {needed[0]}.{needed[1]}, but the runtime has 2.26")
     size = sum(path.stat().st_size for path in files(content))
     if size > MAX_UNZIPPED:
-        sys.exit(f"the package has {size >> 20} MiB unzipped; Lambda takes {MAX_UNZIPPED >> 20}")
+        sys.exit(f"the package has {size >> 20} MiB unzipped; Lambda accepts {MAX_UNZIPPED >> 20}")
 
 
 def glibc_needed(path: Path) -> tuple[int, int]:
-    """The newest symbol version of the C library that a native module names."""
+    """The newest version among the C library symbols that a native module needs."""
     versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", path.read_bytes())
     return max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
 

@@ -1,9 +1,9 @@
-"""Runs the tests of clients, command and stores with the lowest versions that the two pyproject.toml allow.
+"""Runs the tests of clients, command and stores with the lowest versions that the two pyproject.toml files allow.
 
     python -m scripts.lowest_versions [PYTEST ARGUMENT ...]
 
-Direct requirements are installed at their lower bounds, others as pip chooses; the packages come from the wheels in dist/
-(`make packages`). The tests run the tree's code. The environment is .cache/lowest.
+Direct requirements are installed at their lower bounds, and pip chooses the versions of others. The packages come from the
+wheels in dist/ (`make packages`). The tests run the tree's code. The environment is .cache/lowest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     if not list(WHEELS.glob("*.whl")):
         sys.exit(f"{WHEELS} holds no wheels: run `make packages`")
     python = environment()
-    # The plugin that fails a run for skipped tests expects the full environment, which this is not.
+    # PYTEST_ADDOPTS may load the plugin that fails a run for skipped tests. It expects the full environment.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
     variables["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
     words = [
@@ -59,12 +59,12 @@ def main() -> None:
 
 
 def lower_bounds() -> dict[str, str]:
-    """Lower bounds of all direct requirements, without `tidelog` itself."""
+    """The lower bounds of all direct requirements except `tidelog` itself."""
     return {name: version for name, version in map(bound, requirements()) if name != "tidelog"}
 
 
 def requirements() -> Iterator[str]:
-    """Requirements of the two packages and of users' extras, without `tidelog`'s own."""
+    """The requirements of the two packages and of users' extras, except `tidelog` itself."""
     for path in (ROOT / "pyproject.toml", ROOT / "packaging" / "server" / "pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         extras = project.get("optional-dependencies", {})
@@ -82,7 +82,7 @@ def bound(requirement: str) -> tuple[str, str]:
 
 
 def environment() -> Path:
-    """The interpreter of an environment with them; always rebuilt, since the wheels change."""
+    """The interpreter of an environment with these versions. It is always rebuilt, because the wheels change."""
     python = ENVIRONMENT / "bin" / "python"
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
     tools = [f"{tool}=={pinned[tool.partition('[')[0]]}" for tool in TOOLS]

@@ -2,10 +2,11 @@
 
     python scripts/mutants.py [--count 40] [--seed 1] [--python .venv/bin/python]
 
-Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of
-the tree, so nothing here changes. The seed draws a sample, equally from each folder of `ROOMS`; changes of annotations or
-texts do not count. Tests with the module's name run first, then all of its folder. A fault is detected if a test fails with
-it, fails again alone, and passes without it: a failure that only a busy machine causes does not count.
+Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of the
+tree, so nothing here changes. The seed determines a sample with equally many faults from each folder of `ROOMS`. Changes of
+annotations or texts do not count as faults. Tests with the module's name run first, then all tests of its folder. A fault is
+detected if a test fails with it, fails again alone, and passes without it. So a failure that only a busy machine causes does
+not count.
 
 It proves nothing about faults outside the sample. docs/mutants.md lists the survivors and why they are acceptable.
 """
@@ -39,11 +40,11 @@ ROOMS = {
     "storage_tiers/cold": ("tests/storage_tiers/cold", "tests/storage_tiers/tier", "tests/conformance"),
     "service/broker": ("tests/service/broker", "tests/conformance"),
 }
-#: One run of tests on a faulty tree, in seconds.
+#: The timeout of one run of tests on a faulty tree, in seconds.
 TIMEOUT_S = 900
 #: pytest's exit code if all tests are deselected.
 NO_TESTS = 5
-#: Excluded: operators that make no fault, or one that Python itself refuses.
+#: Excluded operators, which make no fault, or one that Python itself refuses.
 NO_FAULTS = ("core/NoOp", "core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
 
 
@@ -91,7 +92,7 @@ def main() -> int:
 
 
 def copy_of_the_tree(tree: Path) -> Path:
-    """Every file under version control, with the kernels that were compiled beside them."""
+    """Copies every file under version control, and the compiled kernels beside them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     kernels = (
         str(path.relative_to(ROOT))
@@ -130,7 +131,7 @@ def faults(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
-    """None if it is not a fault: Python cannot parse it, or parses it to the same program."""
+    """None if it is not a fault, because Python cannot parse it or parses it to the same program."""
     source = path.read_text()
     mutated = mutate_code(source, get_operator(operator)(), occurrence)
     try:
@@ -142,7 +143,7 @@ def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
 
 
 def program(source: str) -> str:
-    """Without annotations, which are never evaluated here, and without docstrings."""
+    """The program without annotations, which are never evaluated here, and without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -176,7 +177,7 @@ def is_caught(tree: Path, mutant: Mutant, python: str) -> bool:
 
 
 def failing(tree: Path, tests: Sequence[str], python: str) -> list[str]:
-    """The first few failing tests; all selected ones if pytest itself fails or times out."""
+    """The first few failing tests, or all selected tests if pytest itself fails or times out."""
     command = [
         python,
         "-m",

@@ -2,9 +2,9 @@
 
     python -m scripts.observability_pictures --prometheus /usr/bin/prometheus
 
-The first is the screen of `tidelog top`; the second draws the panels of the Grafana dashboard with matplotlib from
-Prometheus's answers to the dashboard's expressions. It fails if Prometheus refuses one of them, or if a panel that the
-load should fill stays empty.
+The first is the screen of `tidelog top`. The second shows the panels of the Grafana dashboard, drawn with matplotlib from
+Prometheus's answers to the dashboard's expressions. The script fails if Prometheus refuses an expression, or if a panel that
+the load should fill stays empty.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from storage_tiers.clock import SystemClock
 from tests.support.node import Node
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "img"
-#: Topics: partitions, bytes of a record, records a second.
+#: By topic: partitions, bytes per record, records per second.
 LOAD = {"orders": (3, 600, 4000), "flights": (2, 1200, 1500), "clicks": (1, 200, 2000)}
 SCRAPE_S, WINDOW_S = 2, 10
 COLUMNS = 4
-#: Nothing fails in this run, so these stay empty.
+#: The panels that stay empty, because nothing fails in this run.
 EMPTY = {
     "Errors answered",
     "Errors",
@@ -105,7 +105,7 @@ def prometheus(program: str, place: Path, target: str) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Its address, on a free port that it chooses."""
+    """The address of Prometheus, which chooses a free port."""
     while process.poll() is None:
         for line in log.read_text().splitlines():
             if 'msg="Listening on"' in line and "address=127.0.0.1:" in line:
@@ -116,7 +116,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 @contextmanager
 def load(node: Node) -> Iterator[None]:
-    """Writes three topics; reads one at its end, another repeatedly from its start, which is in the bucket."""
+    """Writes three topics. Reads one at its end, and another repeatedly from its start, which is in the bucket."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
     configs = {"local.retention.ms": "2000", "segment.bytes": str(4 << 20)}
     topics = [NewTopic(name, partitions, 1, config=configs) for name, (partitions, _, _) in LOAD.items()]
@@ -169,7 +169,7 @@ def draw_top(node: Node) -> None:
     console = Console(record=True, width=132, file=io.StringIO())
     console.print(screen(nodes.look(), title="tidelog top: 1 node, every 10 s", topics=10))
     nodes.close()
-    # Without web fonts, which rich would load: the reader's monospaced font is used.
+    # Removes the web fonts that rich would load, so that the reader's monospaced font is used.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="tidelog top"), flags=re.DOTALL)
     (IMAGES / "top.svg").write_text(svg)
 
@@ -201,7 +201,7 @@ def draw_dashboard(address: str, start: float, end: float) -> None:
     figure.tight_layout(rect=(0, 0, 1, 0.985))
     figure.savefig(IMAGES / "dashboard.png", dpi=75)
     if empty:
-        raise SystemExit(f"nothing to show in {empty}")
+        raise SystemExit(f"these panels are empty: {empty}")
 
 
 def ask(address: str, expression: str, legend: str, start: float, end: float) -> list[Series]:
@@ -241,7 +241,7 @@ def draw_panel(place: Any, title: str, panel: Panel, found: list[Series], start:
     if shown:
         place.legend(fontsize=6, ncols=3, loc="upper left", framealpha=0.4)
     else:
-        place.text(0.5, 0.5, "nothing of this in the run", ha="center", transform=place.transAxes, fontsize=8)
+        place.text(0.5, 0.5, "no data in this run", ha="center", transform=place.transAxes, fontsize=8)
 
 
 def scaled(highest: float, unit: str) -> tuple[float, str]:

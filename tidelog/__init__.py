@@ -2,11 +2,11 @@
 
     from tidelog import BlockingClient, Client, ColdBucket, tables
 
-This package only re-exports. A name is imported when it is first asked for, so that a program which only sends records loads
-no reader of buckets, and one which only reads the bucket loads no gRPC.
+This package only re-exports names, and imports each at its first use. So a program that only sends records does not load the
+readers of buckets, and a program that only reads the bucket does not load gRPC.
 
-`Client`, `BlockingClient` and a `ColdBucket` in a directory need `tidelog` alone; a `ColdBucket` on S3 and `tables` need
-`tidelog[arrow]`, and name it in their error if it is missing. The errors are in `tidelog.errors`.
+`Client`, `BlockingClient` and a `ColdBucket` in a directory need only `tidelog`. A `ColdBucket` on S3 and `tables` need
+`tidelog[arrow]`; their error says so if it is missing. The errors are in `tidelog.errors`.
 """
 
 from __future__ import annotations

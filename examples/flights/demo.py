@@ -1,4 +1,4 @@
-"""`make demo`: real records end to end, every claim checked as it is printed.
+"""`make demo`: real records end to end. Each claim is checked when it is printed.
 
 A Kafka producer writes 336,776 flights to a node. The node offloads all of them and evicts its local segments. A Kafka
 consumer and kcat read them back through the node. The node is stopped, and PySpark reads them from the bucket alone. The
@@ -47,12 +47,12 @@ from examples.flights.spark_report import delays_from_bucket, session, watched
 TOPIC = "flights"
 PARTITIONS = 6
 SEGMENT_BYTES = 1 << 20
-#: The time that kcat seeks: noon in New York on Independence Day.
+#: The time that kcat seeks to: noon in New York on Independence Day.
 SEEK_TO = datetime(2013, 7, 4, 16, tzinfo=UTC)
 SEEK_COUNT = 3
 #: Seconds within which all records must be in the bucket and evicted from local disk.
 OFFLOAD_S = 300.0
-#: Least share of the bytes served to consumers that must come from the bucket.
+#: The share of the bytes served to consumers that must at least come from the bucket.
 LEAST_COLD_SHARE = 0.9
 TOLERANCE = 1e-9
 #: Columns of the output if there is no terminal.
@@ -60,11 +60,11 @@ WIDTH = 100
 
 
 class Disproved(RuntimeError):
-    """The demo found something other than it claims."""
+    """A claim of the demo is false."""
 
 
 class Store(NamedTuple):
-    """The store; endpoint and region only for S3, and only if the standard AWS settings lack them."""
+    """The store. Only S3 has an endpoint and a region, and only if the standard AWS settings lack them."""
 
     url: str
     endpoint: str | None
@@ -83,7 +83,7 @@ class Store(NamedTuple):
 
 
 class InBucket(NamedTuple):
-    """A partition in the bucket, by its manifest; `size` in bytes."""
+    """A partition in the bucket, according to its manifest. `size` is in bytes."""
 
     end: int
     records: int
@@ -92,7 +92,7 @@ class InBucket(NamedTuple):
 
 
 class Demo:
-    """One run. Its steps are in the order of `run`; each raises Disproved if its claim is false."""
+    """One run. Its steps are in the order of `run`. Each raises Disproved if its claim is false."""
 
     def __init__(self, console: Console, store: Store, limit: int | None = None) -> None:
         self.console = console
@@ -170,10 +170,10 @@ class Demo:
         with self.bars() as bars:
             bar = bars.add_task("consuming", total=self.count)
             found = read_all(node.kafka, TOPIC, PARTITIONS, self.count, lambda n: bars.advance(bar, n))
-        _hold(found.records == written.records, f"{found.records:,} records came back of {written.records:,}")
+        _hold(found.records == written.records, f"{found.records:,} of {written.records:,} records came back")
         _hold(found.checksum == written.checksum, "the records that came back have other bytes")
         ends = {partition: c.end for partition, c in cold.items() if c.end}
-        _hold(found.ends == ends, f"offsets ended at {found.ends}, in the bucket at {ends}")
+        _hold(found.ends == ends, f"offsets ended at {found.ends}, but in the bucket at {ends}")
         self.console.print(f"{found.records:,} records, every offset once, checksum of all values equal")
         return found
 
@@ -190,7 +190,7 @@ class Demo:
         self.console.print("the same flights as in the table")
 
     def _seek_to(self, keys: set[bytes]) -> int:
-        """ms since 1970; with `--flights`, the median time of the flights with these keys."""
+        """A time in ms since 1970. With `--flights`, it is the median time of the flights with these keys."""
         if self.limit is None:
             return round(SEEK_TO.timestamp() * 1000)
         times = [flight.timestamp for flight in self.flights if flight.key in keys]
@@ -232,7 +232,7 @@ class Demo:
         self.console.print(_delays(delays, expected, names))
         compare(delays, expected)
         flights, known = sum(d.flights for d in delays.values()), sum(d.known for d in delays.values())
-        _hold(flights == self.count, f"Spark saw {flights:,} flights of {self.count:,}")
+        _hold(flights == self.count, f"Spark read {flights:,} of {self.count:,} flights")
         if self.limit is None:
             _hold(flights - known == data.WITHOUT_DELAY, f"{flights - known:,} delays are missing")
         self.console.print(
@@ -244,7 +244,8 @@ class Demo:
 
 @contextmanager
 def error_output_to(path: Path) -> Iterator[None]:
-    """Redirects the standard error of this process and its children: Spark's JVM would write across the progress bars."""
+    """Redirects the standard error of this process and its children, because Spark's JVM would write across the progress
+    bars."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -258,11 +259,11 @@ def error_output_to(path: Path) -> Iterator[None]:
 
 def compare(delays: Mapping[str, Delay], expected: Mapping[str, Delay]) -> None:
     """Disproved if a carrier is missing, or its mean or counts differ."""
-    _hold(delays.keys() == expected.keys(), f"carriers are {sorted(delays)}, in the table {sorted(expected)}")
+    _hold(delays.keys() == expected.keys(), f"carriers are {sorted(delays)}, but in the table {sorted(expected)}")
     for carrier, (mean, flights, known) in expected.items():
         found = delays[carrier]
         same = math.isclose(found.mean, mean, rel_tol=TOLERANCE) or (math.isnan(found.mean) and math.isnan(mean))
-        _hold(same and found[1:] == (flights, known), f"{carrier}: {found}, in the table {expected[carrier]}")
+        _hold(same and found[1:] == (flights, known), f"{carrier}: {found}, but in the table {expected[carrier]}")
 
 
 def _hold(condition: bool, otherwise: str) -> None:
@@ -271,7 +272,7 @@ def _hold(condition: bool, otherwise: str) -> None:
 
 
 def _holds_cold(log: LocalLog, cold: Mapping[int, InBucket]) -> bool:
-    """Whether a local segment holds records that the bucket holds too."""
+    """Whether a local segment holds records that are also in the bucket."""
     return log.size > 0 and log.base_offset < cold[log.partition].end
 
 
@@ -307,8 +308,10 @@ def run(
         str | None, typer.Option(help="s3://bucket/prefix or a directory. [default: a temporary directory]")
     ] = None,
     s3_endpoint: Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")] = None,
-    s3_region: Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")] = None,
-    plot: Annotated[Path, typer.Option(help="File for the plot.")] = Path("flights.png"),
+    s3_region: Annotated[
+        str | None, typer.Option(help="The S3 region. [default: from the standard AWS settings]")
+    ] = None,
+    plot: Annotated[Path, typer.Option(help="The file for the plot.")] = Path("flights.png"),
     flights: Annotated[int | None, typer.Option(min=1, help="The number of flights. [default: all 336,776]")] = None,
 ) -> None:
     """Carry the flights through a node, its bucket, and PySpark."""

@@ -1,4 +1,4 @@
-"""A node started as users start it, by the `tidelog` command in a process of its own, and other commands of `tidelog`."""
+"""Starts a node in the way of users, with the `tidelog` command in its own process, and runs other `tidelog` commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FREE_PORTS = (
 
 
 class CommandFailed(RuntimeError):
-    """A `tidelog` command ended with an error; the message has its output."""
+    """A `tidelog` command ended with an error. The message has its output."""
 
 
 class LocalLog(NamedTuple):
@@ -57,7 +57,7 @@ class RunningNode:
             try:
                 size = path.stat().st_size
             except FileNotFoundError:
-                continue  # evicted since it was listed
+                continue  # it was evicted after the listing
             found.append(LocalLog(int(path.parent.name.rpartition("-")[2]), int(path.stem), size))
         return found
 
@@ -71,7 +71,7 @@ class RunningNode:
 
 @contextmanager
 def running_node(directory: Path, store: str, extra: Sequence[str] = ()) -> Iterator[RunningNode]:
-    """A node on free ports of this machine with its data in `directory`. It stops when the block ends, also by an error."""
+    """A node on free ports of this machine, with its data in `directory`. It stops when the block ends, even after an error."""
     data_dir, output = directory / "data", directory / "node.log"
     command = [str(TIDELOG), "serve", *FREE_PORTS, "--data-dir", str(data_dir), "--store", store, *extra]
     with output.open("wb") as sink:

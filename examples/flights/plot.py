@@ -11,7 +11,7 @@ LATE, EARLY, INK, PALE = "#c8553d", "#2f7f79", "#26323a", "#d9dee2"
 
 
 def save_plot(path: Path, delays: Mapping[str, Delay], names: Mapping[str, str], flights: int) -> None:
-    """One bar per carrier, the largest delay on top."""
+    """One bar per carrier, with the largest delay on top."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -26,7 +26,7 @@ class NotWritten(RuntimeError):
 
 
 def produce(bootstrap: str, topic: str, flights: Iterable[Flight], advance: Callable[[int], object]) -> Written:
-    """Returns once every record is acknowledged. Calls `advance` with the number of records produced. NotWritten otherwise."""
+    """Returns after every record is acknowledged. Calls `advance` with numbers of produced records. NotWritten otherwise."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

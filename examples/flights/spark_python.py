@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 def python_for_spark(directory: Path) -> str:
-    """A value for `PYSPARK_PYTHON`. Before Spark looks for formats it checks this command in a shell, unquoted, so that a path
-    with a space would hide the format. For such a path this writes a script into `directory` and returns that."""
+    """A value for `PYSPARK_PYTHON`. Before Spark searches for formats, it checks this command in a shell, without quotes. If
+    the path has a space, the check fails and Spark does not find the format. For such a path, this function writes a script
+    into `directory` and returns the script's path."""
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     script = directory / "python"

@@ -103,7 +103,7 @@ func read(records tidelog.RecordsClient, topic string) error {
 	}
 }
 
-// text of a key or value; nil where the record has none.
+// text is the text of a key or value, nil if the record has none.
 func text(data []byte) *string {
 	if data == nil {
 		return nil

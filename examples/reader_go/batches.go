@@ -87,7 +87,7 @@ func (b batch) payload() ([]byte, error) {
 	return nil, fmt.Errorf("codec %d does not exist", b.attributes()&7)
 }
 
-// unsnappy unpacks one raw block, or the blocks of the Java library's stream.
+// unsnappy unpacks one raw block, or the blocks of a stream of the Java library.
 func unsnappy(packed []byte) ([]byte, error) {
 	if !bytes.HasPrefix(packed, []byte("\x82SNAPPY\x00")) {
 		return snappy.Decode(nil, packed)
@@ -107,7 +107,7 @@ func unsnappy(packed []byte) ([]byte, error) {
 	return whole, nil
 }
 
-// fields reads varints, and the bytes whose length they give.
+// fields reads varints, and bytes with a varint as their length.
 type fields struct {
 	data []byte
 	err  error
@@ -171,7 +171,7 @@ func (b batch) records() ([]record, error) {
 	return found, nil
 }
 
-// aborts tells whether a control batch ends its transaction by abort.
+// aborts tells whether a control batch aborts its transaction.
 func (b batch) aborts() (bool, error) {
 	found, err := b.records()
 	if err != nil || len(found) != 1 || found[0].Key == nil || len(*found[0].Key) < 4 {

@@ -138,7 +138,7 @@ func decode(data []byte, where string, into any) error {
 func decodePage(data []byte, ref pageRef) (manifestPage, error) {
 	var found manifestPage
 	if len(data) != ref.Length || crc(data) != ref.CRC {
-		return found, fmt.Errorf("page %s is not what its manifest names", ref.Key)
+		return found, fmt.Errorf("page %s does not match its length and checksum in the manifest", ref.Key)
 	}
 	unpacker, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -152,7 +152,7 @@ func decodePage(data []byte, ref pageRef) (manifestPage, error) {
 		return found, err
 	}
 	if found.Kind != ref.Kind || len(found.Segments)+len(found.Removed) != ref.Count {
-		return found, fmt.Errorf("page %s holds something other than its manifest says", ref.Key)
+		return found, fmt.Errorf("page %s has other contents than its manifest says", ref.Key)
 	}
 	return found, nil
 }

@@ -1,8 +1,8 @@
-// Command reader reads a tidelog store as docs/formats.md describes it, without any code of tidelog, and prints JSON lines.
+// Command reader reads a tidelog store and prints JSON lines. It follows docs/formats.md and uses no code of tidelog.
 //
 //	reader -store DIR -topic flights -partition 1                     every record from log start on
 //	reader -store DIR -topic flights -partition 1 -offset 40 -committed
-//	reader -store DIR -topic flights -partition 1 -commit 9           as it was right after that commit
+//	reader -store DIR -topic flights -partition 1 -commit 9           the state right after that commit
 //	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after
 //	reader -store DIR -topic flights -partition 1 -describe           segments and the content of their sidecars
 package main
@@ -84,12 +84,12 @@ func onlyCluster(s store) (string, error) {
 			return "", err
 		}
 		if file.ClusterID != name {
-			return "", fmt.Errorf("%s is of cluster %s", key, file.ClusterID)
+			return "", fmt.Errorf("%s belongs to cluster %s", key, file.ClusterID)
 		}
 		found = append(found, name)
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("there are %d clusters: name one", len(found))
+		return "", fmt.Errorf("there are %d clusters; name one", len(found))
 	}
 	return found[0], nil
 }

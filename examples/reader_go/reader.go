@@ -7,15 +7,15 @@ import (
 	"sort"
 )
 
-// partition is one partition as its manifest was when it was read.
+// partition is a partition, with its manifest at the time of reading it.
 type partition struct {
 	store    store
 	prefix   string
 	manifest *manifest
 }
 
-// open finds the live topic id of a name, or takes the one given, and reads the partition's manifest. A partition that has no
-// manifest yet holds nothing: its log is [0, 0).
+// open finds the live topic id of a name, or uses the given one, and reads the partition's manifest. A partition without a
+// manifest is empty: its log is [0, 0).
 func open(s store, cluster, topic, topicID string, number int) (*partition, error) {
 	if topicID == "" {
 		key := fmt.Sprintf("%s/topics/%s/topic.json", cluster, topic)
@@ -68,7 +68,7 @@ func (p *partition) page(ref pageRef) (manifestPage, error) {
 	return decodePage(data, ref)
 }
 
-// live lists the live segments in offset order, those in pages first.
+// live lists the live segments in offset order. Those in pages come first.
 func (p *partition) live() ([]remoteSegment, error) {
 	var found []remoteSegment
 	for _, ref := range p.manifest.Pages {
@@ -83,7 +83,7 @@ func (p *partition) live() ([]remoteSegment, error) {
 	return append(found, p.manifest.Segments...), nil
 }
 
-// asOf changes the manifest to what it was right after a commit.
+// asOf changes the manifest to its state right after a commit.
 func (p *partition) asOf(commit int64) error {
 	now := p.manifest
 	if commit == now.Commit {
@@ -156,7 +156,7 @@ func (p *partition) front(of *remoteSegment) (*sidecar, error) {
 	return parse(data, from, wanted, of.Base)
 }
 
-// batches reads from the batch that an index row points to up to the segment's end, in whole MiB, each checked.
+// batches reads from an index row's batch to the segment's end, in whole MiB, and checks each MiB.
 func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) ([]batch, error) {
 	start := position - position%mib
 	data, err := p.store.getRange(p.key(of.Key), of.Position+start, of.Length-start)
@@ -174,7 +174,7 @@ func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) (
 	return split(data[position-start:])
 }
 
-// read passes every record from an offset to the end to handle; with committed, none of an aborted transaction.
+// read passes every record from an offset to the end to handle. With committed, it leaves out aborted transactions.
 func (p *partition) read(offset int64, committed bool, handle func(record) error) error {
 	if offset < p.manifest.LogStart {
 		return fmt.Errorf("offset %d is below log start %d", offset, p.manifest.LogStart)

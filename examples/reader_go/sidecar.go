@@ -41,7 +41,7 @@ type sidecar struct {
 
 var order = binary.BigEndian
 
-// readSidecar reads a whole sidecar, its header first. It must belong to this segment.
+// readSidecar reads a whole sidecar, with the header first. The sidecar must belong to this segment.
 func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	if len(data) < 48 || string(data[:8]) != "TIDELIDX" {
 		return nil, fmt.Errorf("no sidecar")
@@ -73,7 +73,7 @@ func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	return sections, nil
 }
 
-// parse reads the sections that lie in data, whose first byte is byte `at` of the sidecar.
+// parse reads the sections in data. The first byte of data is byte `at` of the sidecar.
 func parse(data []byte, at int64, sections map[string]span, base int64) (*sidecar, error) {
 	found := &sidecar{}
 	for name, where := range sections {

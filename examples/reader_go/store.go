@@ -17,7 +17,7 @@ func (s store) path(key string) string { return filepath.Join(string(s), filepat
 
 func (s store) get(key string) ([]byte, error) { return os.ReadFile(s.path(key)) }
 
-// getRange returns bytes [start, start+length), fewer if the object ends before.
+// getRange returns bytes [start, start+length), or fewer if the object ends earlier.
 func (s store) getRange(key string, start, length int64) ([]byte, error) {
 	file, err := os.Open(s.path(key))
 	if err != nil {

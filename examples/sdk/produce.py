@@ -1,4 +1,4 @@
-"""Sends a thousand orders: keyed, compressed, each acknowledged. `produce.py ADDRESS TOPIC`"""
+"""Sends a thousand orders, keyed and compressed, and waits for each acknowledgement. `produce.py ADDRESS TOPIC`"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Copies a topic into another one, each record exactly once, as a member of a group. `transactions.py ADDRESS FROM TO`
+"""Copies a topic into another one, each record exactly once, as a member of a group. `transactions.py ADDRESS FROM TO [ID]`
 
-Start it several times at once with different IDs to share the work, or stop it and start it again: it continues after the
-last record that it copied. `transactions.py ADDRESS FROM TO [ID]`
+Several instances with different IDs share the work. An instance that is stopped and started again continues after the last
+record that was copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUIET_S = 10.0
 
 
 async def main(address: str, source: str, target: str, identity: str = "1") -> None:
-    # The transactions commit the group's offsets, together with the copies. Nothing else may commit them.
+    # The transactions commit the group's offsets together with the copies. Nothing else may commit them.
     options = ConsumerOptions(start="earliest", auto_commit_s=None)
     copied = 0
     async with Client.connect(address) as client:
@@ -30,7 +30,7 @@ async def main(address: str, source: str, target: str, identity: str = "1") -> N
             client.transactional_producer(f"copy-{source}-{target}-{identity}") as producer,
         ):
             while messages := await consumer.take(100, timeout_s=QUIET_S):
-                # Readers of committed records see all of the block or nothing, also if this program dies in it.
+                # Consumers with read_committed see all of the block or nothing, even if this program dies in it.
                 async with producer.transaction() as transaction:
                     for message in messages:
                         await transaction.send(target, message.value, key=message.key, headers=message.headers)

@@ -1,11 +1,11 @@
-"""Reads topics straight from the bucket, without a broker: in PySpark, or as Arrow tables.
+"""Reads topics directly from the bucket, without a broker: in PySpark, or as Arrow tables.
 
     spark.read.format("tidelog").option("store", "s3://bucket/prefix").option("topics", "a,b").load()
     pyspark_tidelog.tables(store="s3://bucket/prefix", topics="a,b").table()
 
-Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it; therefore this package
-exports names. Every Spark session imports it, so its own imports are lazy: pyspark comes with `DefaultSource`, pyarrow and
-the rest with the first read.
+Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it. Therefore this package
+exports names. Every Spark session imports it, so its own imports are lazy: `DefaultSource` imports pyspark, and the first read
+imports pyarrow and the rest.
 """
 
 from __future__ import annotations

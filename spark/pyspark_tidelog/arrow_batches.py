@@ -1,7 +1,7 @@
 """Turns runs of record batches into Arrow record batches: wraps the column decoder's buffers in Arrow's types without a copy.
 
-Invariants: every batch has exactly the given schema, in its order; other columns are not built; `storage_tiers.records.columns`
-bounds its size.
+Invariants: every batch has exactly the columns of the schema, in its order. Other columns are not built.
+`storage_tiers.records.columns` limits the size of a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_tiers.types import AbortedTransaction
 
 
 class ArrowDecoder:
-    """`add` takes whole, verified batches and yields a record batch once enough rows are decoded; `finish` yields the rest."""
+    """`add` takes whole, verified batches and yields a record batch when enough rows are decoded. `finish` yields the rest."""
 
     def __init__(
         self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
@@ -24,14 +24,14 @@ class ArrowDecoder:
         self._decoder = ColumnDecoder(
             sum(WANTED.get(name, 0) for name in schema.names), max_rows=max_rows, max_bytes=max_bytes
         )
-        # Equal in every row: built once, sliced to length.
+        # The column is equal in every row, so it is built once and sliced.
         self._topic = pa.repeat(pa.scalar(topic, pa.string()), max_rows)
         self._partition = pa.repeat(pa.scalar(partition, pa.int32()), max_rows)
 
     def add(
         self, data: memoryview, start: int, stop: int, aborted: Sequence[AbortedTransaction]
     ) -> Iterator[pa.RecordBatch]:
-        """Decodes records of offsets [start, stop) except those of `aborted` transactions. Errors of `ColumnDecoder.add`."""
+        """Decodes records of offsets [start, stop) except those of `aborted` transactions. Raises as `ColumnDecoder.add`."""
         return map(self._arrow, self._decoder.add(data, start, stop, aborted))
 
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """The same rows as in Spark, as Arrow tables and batches in this process. pyarrow is imported on first use.
 
-Options are Spark's, as keyword arguments; write those with a dot in their name as `**{"s3.endpoint": endpoint}`. Errors
-are Spark's too: OptionError if the caller can correct it, LogError otherwise.
+Options are Spark's, as keyword arguments. Write options with a dot in their name as `**{"s3.endpoint": endpoint}`. Errors are
+also Spark's: OptionError if the caller can correct it, LogError otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """Topics as of one plan: each read returns the same rows, or fails once retention has swept some of them."""
+    """Topics as of one plan. Each read returns the same rows, or fails if retention has removed some of them."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, plans: tuple[PartitionPlan, ...]) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class Tables:
 
         splits = [each for plan in self.plans for each in plan.splits]
         if split is not None and not 0 <= split < len(splits):
-            raise OptionError(f"there is no split {split}: the plan has {len(splits)}, counted from 0")
+            raise OptionError(f"there is no split {split}; the plan has {len(splits)}, counted from 0")
         chosen = splits if split is None else [splits[split]]
         batches: Iterator[pa.RecordBatch] = chain.from_iterable(
             read(self._options, self.schema, each) for each in chosen
@@ -46,7 +46,7 @@ class Tables:
 
     @property
     def splits(self) -> int:
-        """Number of splits, which may be read in parallel."""
+        """The number of splits, which may be read in parallel."""
         return sum(len(plan.splits) for plan in self.plans)
 
     def table(self) -> pa.Table:
@@ -54,12 +54,12 @@ class Tables:
         return self.reader().read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's stream (PyCapsule protocol), for polars, DuckDB, pandas."""
+        """The rows as an Arrow stream (PyCapsule protocol), for polars, DuckDB and pandas."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
 
 def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
-    """Plans a read now. `columns` may be in any order; default: all, with headers if `includeHeaders="true"`."""
+    """Plans a read now. `columns` may be in any order. The default is all columns, with headers if `includeHeaders="true"`."""
     parsed = _parsed(options)
     from pyspark_tidelog.columns import arrow_schema
     from pyspark_tidelog.partition_plans import plan_read
@@ -79,6 +79,8 @@ def describe(**options: str) -> tuple[PartitionPlan, ...]:
 def _parsed(options: dict[str, str]) -> ReadOptions:
     parsed = parse_options(options)
     if parsed.pushdown:
-        raise OptionError("pushdown is Spark's: without it there are no filters; choose offsets, times and columns")
+        raise OptionError(
+            "pushdown works only in Spark, because there are no filters here; choose offsets, times and columns"
+        )
     check_dependencies(parsed.store, AS_ARROW)
     return parsed

@@ -2,7 +2,7 @@
 
 Invariants: a piece's batches fill its bytes exactly and lie within its offsets, in order. If its segment is dense (one record
 for each offset), no offset is missing from the batches. A piece that is a whole segment holds the segment's number of records.
-Any violation raises TierCorrupt. A batch that spans chunks is joined; its header gives its size.
+Any violation raises TierCorrupt. A batch that spans chunks is joined, with the size in its header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COUNT = struct.Struct(">i")
 
 
 class ScannedBatch(NamedTuple):
-    """A batch's position in a run, and its header's offsets and time."""
+    """A batch's position in a run, and the offsets and time in its header."""
 
     position: int
     size: int
@@ -31,7 +31,7 @@ class ScannedBatch(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive whole batches; `data` is exactly their bytes."""
+    """Consecutive whole batches. `data` has exactly their bytes."""
 
     data: memoryview
     batches: list[ScannedBatch]
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
     """The piece's batches as they arrive. TierCorrupt if any is missing."""
     check = _PieceCheck(piece)
-    begun = bytearray()  # a batch that continues in the next chunk: the only bytes that are copied
+    begun = bytearray()  # a batch that continues in the next chunk; only these bytes are copied
     for chunk in chunks:
         if begun:
             taken = _continued(begun, chunk, check)
@@ -66,7 +66,7 @@ def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
 
 
 def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
-    """Appends the batch's missing bytes, or all of the chunk. Returns the number of bytes."""
+    """Appends the batch's missing bytes, or the whole chunk. Returns the number of bytes."""
     taken = 0
     while taken < len(chunk) and (lacking := _lacking(begun, check)):
         more = chunk[taken : taken + lacking]
@@ -76,7 +76,7 @@ def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
 
 
 def _lacking(begun: bytearray, check: _PieceCheck) -> int:
-    """Bytes missing to the end of the header; once that is complete, to the end of the batch."""
+    """The number of bytes missing to the end of the header or, if that is complete, to the end of the batch."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
     check.scanned(memoryview(begun))  # the header is valid
@@ -124,4 +124,4 @@ class _PieceCheck:
         if self._dense and self._next != self._piece.end:
             raise self.bad(f"offsets [{self._next}, {self._piece.end}) are missing")
         if self._piece.whole and self._records != self._piece.segment.records:
-            raise self.bad(f"{self._records} records are there, the manifest says {self._piece.segment.records}")
+            raise self.bad(f"it has {self._records} records, but the manifest says {self._piece.segment.records}")

@@ -1,4 +1,4 @@
-"""The columns of a topic as Arrow types: those of Spark's Kafka source, in its order. Never imports Spark, and Arrow lazily."""
+"""The columns of a topic as Arrow types: those of Spark's Kafka source, in its order. Imports Arrow lazily, and never Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Prints what a DataFrame's plan reads from tidelog, since Spark's `explain()` names only the source.
+"""Prints the offsets that a DataFrame's plan reads from tidelog, because Spark's `explain()` names only the source.
 
-The lines come from the splits that this package pickled into the physical plan, so they describe the DataFrame's next
-`collect()` and not a new plan. Not shown: partitions with nothing to read (the plan has no task for them), reads inside
-subqueries, and the source of a cached DataFrame.
+The lines come from the splits that this package pickled into the physical plan. So they describe the DataFrame's next
+`collect()`, not a new plan. Not shown: partitions with nothing to read (the plan has no task for them), reads in subqueries,
+and the source of a cached DataFrame.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def explain(df: DataFrame, mode: str | None = None) -> None:
-    """Prints `df.explain(mode=...)`, then for each partition of each topic the offsets to read, the manifest's commit and its
-    time. Plans the read unless it is planned already. TypeError for a DataFrame of Spark Connect."""
+    """Prints `df.explain(mode=...)`, then the offsets to read, the manifest's commit and its time for each partition of each
+    topic. Plans the read if there is no plan yet. TypeError for a DataFrame of Spark Connect."""
     if getattr(df, "_jdf", None) is None:
         raise TypeError(
-            "Spark Connect shows no plan to its clients: the planning process's log has these lines, and "
+            "Spark Connect does not show plans to its clients. The log of the planning process has these lines, and "
             "pyspark_tidelog.describe(...) shows the plan of a new read"
         )
     df.explain(mode=mode)
@@ -28,7 +28,7 @@ def explain(df: DataFrame, mode: str | None = None) -> None:
 
 
 def planned(df: DataFrame) -> list[str]:
-    """The lines, in the plan's order."""
+    """The lines, in the order of the plan."""
     physical = df._jdf.queryExecution().executedPlan()
     lines = [line for scan in _scans(physical) for line in _lines(scan)]
     return list(dict.fromkeys(lines)) or ["no topic is read"]
@@ -46,7 +46,7 @@ def _scans(plan: Any) -> Iterator[Any]:
 def _lines(scan: Any) -> Iterator[str]:
     for partition in _each(scan.inputPartitions()):
         plan = getattr(pickle.loads(partition.pickedPartition()), "plan", None)
-        if plan is not None:  # a read of nothing has one partition without a split
+        if plan is not None:  # an empty read has one partition without a split
             yield plan
 
 

@@ -1,7 +1,7 @@
 """Shows expected errors as one sentence, without the Python traceback that Spark would add.
 
 A Spark worker adds its traceback to the error that the driver shows, unless SPARK_HIDE_TRACEBACK is set
-(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). The worker ends with the error, so setting the variable for an
+(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). The worker exits after the error, so setting the variable for an
 expected error affects nothing else. Bugs keep their traceback.
 """
 

@@ -1,5 +1,5 @@
-"""Checks for the packages that a reader needs besides pyspark before they are imported, so that one sentence names all missing
-ones."""
+"""Checks for the packages that a reader needs besides pyspark before it imports them, so that one error names all missing
+packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AS_ARROW = "as Arrow needs {}: pip install 'tidelog[arrow]'"
 
 
 def check_dependencies(store: str, needs: str = IN_SPARK) -> None:
-    """ModuleNotFoundError names the missing packages and the command that installs them."""
+    """ModuleNotFoundError, with the missing packages and the command that installs them."""
     needed = (*_ALWAYS, *(_FOR_S3 if store.startswith("s3:") else ()))
     missing = [name for name in needed if find_spec(name) is None]
     if missing:

@@ -1,9 +1,10 @@
-"""The options of a read as one frozen value; each refusal is one sentence.
+"""The options of a read as one frozen value. Each error is one sentence.
 
-Standard library only: `load()` parses options on the driver before the optional dependencies are imported.
-Names and meanings follow Spark's Kafka source where it has them; names are case-insensitive, as in all of Spark.
+This module needs only the standard library, because `load()` parses options on the driver before it imports the optional
+dependencies. Names and meanings are those of Spark's Kafka source, if it has them. Names are case-insensitive, as in all of
+Spark.
 
-Not promised: that topics, partitions and offsets exist; planning checks them against the bucket.
+Not promised: that topics, partitions and offsets exist. Planning checks them against the bucket.
 """
 
 from __future__ import annotations
@@ -45,18 +46,19 @@ KNOWN = (
 
 
 class OptionError(ValueError):
-    """An option that cannot be served. The message names it and its legal values."""
+    """An invalid option. The message names it and its valid values."""
 
 
-#: By topic, by partition: an offset, EARLIEST or LATEST.
+#: An offset, EARLIEST or LATEST, by topic and partition.
 Offsets = Mapping[str, Mapping[int, int]]
-#: Commits of manifests by topic, by partition; one number where one partition is read.
+#: The commit of each manifest, by topic and partition, or one number if only one partition is read.
 Commits = Mapping[str, Mapping[int, int]] | int
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a read in every partition: offsets or a time (ms since 1970), never both; with neither, the end of the data.
+    """The start or the end of a read in every partition: offsets or a time (ms since 1970), never both. Without either, it is
+    the start or the end of the data.
 
     A time means the first record at or after it, in offset order, as in Spark's Kafka source.
     """
@@ -85,13 +87,13 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """OptionError names the option at fault."""
+    """Parses the options. OptionError names an invalid one."""
     given = _checked(options)
     store = given.get("store", "")
     if not store:
         raise OptionError('a store is missing: option("store", "s3://bucket/prefix") or a directory\'s path')
     if store.startswith("memory:"):
-        raise OptionError(f"{store} lives in one process, which Spark's workers are not; read a bucket or a directory")
+        raise OptionError(f"{store} exists in one process only, but Spark has several; read a bucket or a directory")
     if "://" not in store:
         store = os.path.abspath(store)  # workers have another working directory
     topics = _topics(given)
@@ -129,7 +131,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() == "path":
-            raise OptionError(f'load() takes no path: give {value!r} as option("store", ...)')
+            raise OptionError(f'load() takes no path; give {value!r} as option("store", ...)')
         if (ours := _OF_KAFKA_SOURCE.get(name.lower())) is not None:
             raise OptionError(f"there is no option {name!r} here; it belongs to Spark's Kafka source: {ours}")
         if name.lower() not in names:
@@ -146,7 +148,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 
 def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
     if "topics" in given and "topic" in given:
-        raise OptionError("both topic and topics are given: give one of them")
+        raise OptionError("both topic and topics are given; give one of them")
     text = given.get("topics", given.get("topic", ""))
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
@@ -158,7 +160,7 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
     by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
     offsets, timestamp = given.get(by_offset.lower()), given.get(by_time.lower())
     if offsets is not None and timestamp is not None:
-        raise OptionError(f"both {by_offset} and {by_time} are given: give one of them")
+        raise OptionError(f"both {by_offset} and {by_time} are given; give one of them")
     if timestamp is not None:
         return Bound(timestamp=_milliseconds(by_time, timestamp))
     natural, senseless = ("earliest", "latest") if which == "starting" else ("latest", "earliest")
@@ -172,14 +174,14 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
 def _milliseconds(name: str, text: str) -> int:
     if re.fullmatch(r"-?\d{1,18}", text) is not None:
         return int(text)
-    # Not at the top: without a time, the options need the standard library only.
+    # This import is not at the top, because options without a time need only the standard library.
     from storage_tiers.times import first_ms, parse_time
 
     try:
         return first_ms(parse_time(text))
     except ValueError:
         raise OptionError(
-            f"{name} is {text!r}, neither milliseconds since 1970 nor a time as 2024-01-31T12:00:00Z"
+            f"{name} is {text!r}, neither milliseconds since 1970 nor a time such as 2024-01-31T12:00:00Z"
         ) from None
 
 
@@ -228,7 +230,7 @@ def _partition_offsets(
             raise OptionError(f"{name}: {partition!r} is not a partition of {topic}")
         if type(offset) is not int or not least <= offset < 1 << 63 or offset == senseless:
             what = "commit" if least == 0 else "offset"
-            raise OptionError(f"{name}: {offset!r} is no {what} for {topic}-{partition}")
+            raise OptionError(f"{name}: {offset!r} is not a valid {what} for {topic}-{partition}")
         found[int(partition)] = offset
     return found
 

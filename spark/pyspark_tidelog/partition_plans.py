@@ -1,6 +1,6 @@
 """Plans a read on the driver: loads the manifest of each partition and plans its splits, THREADS partitions at a time.
 
-Not promised: one moment for all partitions; each plan names its own commit.
+Not promised: a consistent snapshot of all partitions. Each plan names its own commit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from storage_tiers.cold.offline.partition import first_offset_at, manifest_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
-#: Partitions planned at once. Planning one takes a request for its manifest and for each page or sidecar.
+#: Partitions planned at once. Planning a partition takes a request for its manifest and for each page or sidecar.
 THREADS = 16
-#: Attempts to plan a partition whose manifest changes meanwhile, so that objects that it named are gone.
+#: Attempts to plan a partition whose manifest changes meanwhile. The objects named by the old manifest may then be gone.
 ATTEMPTS = 5
 
 
 def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
-    """One plan per partition, in the order of the topics given, then of partitions. OptionError, LogError."""
+    """One plan per partition, in the given order of topics, then sorted by partition. OptionError, LogError."""
     store = open_store(options)
     try:
         return plan_bucket(Bucket(store, options.store), options, pruning)
@@ -60,7 +60,7 @@ def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING
 
 
 def described(plan: PartitionPlan) -> str:
-    """One line for users: the offsets to read of a partition, and its manifest's commit and time."""
+    """A line for users: the offsets to read in a partition, and its manifest's commit and time."""
     where = f"{plan.ids} (topic id {plan.ids.topic_id}, cluster {plan.ids.cluster_id})"
     if plan.commit == 0:
         return f"{where}: nothing in the bucket yet"
@@ -89,8 +89,8 @@ def _check_one_partition(options: ReadOptions, topics: Sequence[Topic]) -> None:
     count = sum(len(topic.partitions) for topic in topics)
     if isinstance(options.snapshot, int) and count != 1:
         raise OptionError(
-            f"snapshotCommit {options.snapshot} means one partition's manifest, but {count} partitions are read: give each "
-            'its commit, {"topic": {"0": 12, "1": 9}}; pyspark_tidelog.describe lists the current ones'
+            f"snapshotCommit {options.snapshot} is the commit of one manifest, but {count} partitions are read; give a commit "
+            'for each, as in {"topic": {"0": 12, "1": 9}}; pyspark_tidelog.describe lists the current ones'
         )
 
 
@@ -99,7 +99,7 @@ def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pru
         try:
             return _plan(bucket, ids, options, pruning)
         except TierObjectMissing:
-            continue  # a page or segment that the manifest named was replaced and swept: a newer manifest names others
+            continue  # a page or segment of this manifest was replaced and swept; a newer manifest names others
     return _plan(bucket, ids, options, pruning)
 
 

@@ -3,7 +3,7 @@
     read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one segment)
 
 Invariants: the pieces of a partition's splits cover [start, end) of its plan exactly once, in order, except pruned segments.
-A piece's bytes are whole batches, from an indexed batch to another one or to the segment's end.
+A piece's bytes are whole batches. They begin at an indexed batch, and end before another one or at the segment's end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_tiers.cold.manifest.model import Ids, RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """Bytes [first_byte, end_byte) of a remote segment: its batches of offsets [base, end), of which the read wants
+    """Bytes [first_byte, end_byte) of a remote segment. They hold batches of offsets [base, end). The read returns offsets
     [start, stop)."""
 
     segment: RemoteSegment
@@ -37,7 +37,7 @@ class ScanPiece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The work of one Spark task: pieces of one partition, in offset order. `commit` is their manifest's."""
+    """The work of one Spark task: pieces of one partition, in offset order. `commit` is that of the manifest."""
 
     ids: Ids
     commit: int
@@ -52,7 +52,7 @@ class Split:
 class PartitionPlan:
     """A read of offsets [start, end) of a partition as of its manifest's `commit`.
 
-    `manifest_end` is the end offset in the bucket, `committed_at` the time of that commit (ms since 1970, by its writer's
+    `manifest_end` is the end offset in the bucket. `committed_at` is the time of that commit (ms since 1970, by its writer's
     clock). A partition without a manifest has commit 0 and nothing to read.
     """
 

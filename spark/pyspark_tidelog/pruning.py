@@ -2,11 +2,11 @@
 
 Pure and conservative: a pruned segment holds no row that a filter would keep, and Spark filters all rows again. Partitions
 and ranges of offsets are exact. A timestamp's lower bound prunes segments whose newest record is older. An upper bound prunes
-nothing: a segment's `min_timestamp` is only the least first timestamp of its batches, and older records may follow. Keys
-prune nothing yet: a manifest does not list them.
+nothing, because a segment's `min_timestamp` is only the smallest first timestamp of its batches, and older records may follow.
+Keys prune nothing yet, because a manifest does not list them.
 
-Not promised: correct client clocks, or a correct newest timestamp of a segment, which comes from batch headers: with
-`CreateTime` and `tidelog.record.validation=header` the broker trusts those of clients.
+Not promised: correct client clocks, or a correct newest timestamp of a segment. That timestamp comes from batch headers. With
+`CreateTime` and `tidelog.record.validation=header`, the broker trusts the clients' headers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Comparison(NamedTuple):
-    """`column` `operator` `value`; the operator is one of =, >, >=, <, <= and in. For `in` the value is a tuple."""
+    """`column` `operator` `value`. The operator is =, >, >=, <, <= or in. For `in` the value is a tuple."""
 
     column: str
     operator: str
@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Comparisons that must all hold for a wanted row."""
+    """Comparisons. A wanted row satisfies all of them."""
 
     comparisons: tuple[Comparison, ...] = ()
 

@@ -1,11 +1,11 @@
-"""Prevents a plan that one query's filters pruned from answering another query.
+"""Prevents the use of a plan that was pruned for one query's filters in another query.
 
-Spark 4.2.0 stores a plan with pushed filters in the result of `load()` and reuses it for the next query of the same `load()`
-that pushes no filter, which then misses rows (later versions store it with the query). No Python runs in between, so the
-tasks check: each executor records a pruned plan's first query in Spark's scratch directory, which is deleted with the
-application, and refuses the plan to all other queries.
+Spark 4.2.0 stores a plan with pushed filters in the result of `load()`, and reuses it for the next query of the same `load()`
+that pushes no filter. That query then misses rows. (Later versions store the plan with the query.) No Python runs in between,
+so the tasks check: each executor records the first query of a pruned plan in Spark's scratch directory, which is deleted with
+the application, and refuses the plan to all other queries.
 
-Not detected: a query whose tasks share no executor with the first query's, and two filters inside one query (a union of two
+Not detected: a query whose tasks share no executor with those of the first query, and two filters in one query (a union of two
 parts of one `load()`). Refused although harmless: collecting the same DataFrame twice.
 """
 
@@ -34,6 +34,6 @@ def check_pushdown(plan_id: str, pruned_by: str) -> None:
     except FileExistsError:
         if os.readlink(note) != query:
             raise OptionError(
-                f"this plan was pruned by {pruned_by} for another query, and Spark 4.2 hands it to every query of one "
-                "load(): with pushdown, call load() again for each query, or leave pushdown out"
+                f"this plan was pruned by {pruned_by} for another query, and Spark 4.2 uses it for every query of one "
+                "load(); with pushdown, call load() again for each query, or leave pushdown out"
             ) from None

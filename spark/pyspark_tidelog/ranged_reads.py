@@ -1,9 +1,10 @@
-"""Reads objects' bytes in order, prefetched by a few threads and verified before use.
+"""Reads objects' bytes in order. A few threads prefetch them, and they are verified before use.
 
     requests (lazily) ──> at most IN_FLIGHT ranged GETs at once ──> bodies, in request order
 
-Invariants: at most IN_FLIGHT bodies are in memory beside the one in use, each up to FETCH_BYTES of a segment or a sidecar's
-sections; a MiB of a segment is yielded only if its CRC-32C matches the sidecar. Not promised: requests above FETCH_BYTES.
+Invariants: at most IN_FLIGHT bodies are in memory beside the one in use. Each has up to FETCH_BYTES of a segment, or the
+sections of a sidecar. A MiB of a segment is yielded only if its CRC-32C matches the sidecar. Not promised: requests above
+FETCH_BYTES.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from storage_tiers.errors import TierCorrupt
 
 FETCH_BYTES = 4 << 20
 IN_FLIGHT = 4
-#: The sidecar's sections for a read: checksums to verify the bytes, and aborted transactions to skip.
+#: The sidecar's sections that a read needs: checksums to verify the bytes, and aborted transactions to skip.
 SECTIONS = (CHECKS, ABORTED)
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """A piece's sidecar, and its bytes in order; consume them before the next piece."""
+    """A piece's sidecar, and its bytes in order. Consume the bytes before the next piece."""
 
     piece: ScanPiece
     sidecar: Sidecar
@@ -55,7 +56,7 @@ def verified_pieces(
     fetch_bytes: int = FETCH_BYTES,
     in_flight: int = IN_FLIGHT,
 ) -> Generator[Verified, None, None]:
-    """Each piece's bytes. TierObjectMissing if an object is gone, TierCorrupt if one differs from what was offloaded."""
+    """Each piece's bytes. TierObjectMissing if an object is gone, TierCorrupt if it differs from the offloaded bytes."""
     pieces = tuple(pieces)
     requests = (request for piece in pieces for request in _requests(piece, fetch_bytes))
     with closing(_fetched(store, requests, in_flight)) as bodies:
@@ -71,7 +72,7 @@ def _requests(piece: ScanPiece, fetch_bytes: int) -> Iterator[Request]:
 
 
 def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
-    """The piece's bytes, extended to whole MiB (the units of checksums), in parts of `fetch_bytes`."""
+    """The ranges of the piece's bytes, extended to whole MiB (the units of checksums), in parts of `fetch_bytes`."""
     start = piece.first_byte - piece.first_byte % CHECK_BYTES
     last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.segment.length)
     for at in range(start, last, fetch_bytes):
@@ -88,8 +89,8 @@ def _checked(piece: ScanPiece, front: Sidecar, bodies: Iterator[bytes], fetch_by
 def _verify(segment: RemoteSegment, front: Sidecar, start: int, end: int, data: memoryview) -> None:
     if len(data) != end - start:
         raise TierCorrupt(
-            f"{segment.key} ends at byte {segment.position + start + len(data)}, before byte {segment.position + end} that its "
-            "manifest promises; run `tidelog fsck`"
+            f"{segment.key} ends at byte {segment.position + start + len(data)}, before byte {segment.position + end}, its "
+            "end in the manifest; run `tidelog fsck`"
         )
     verify_checks(segment, front.mib_crcs, start, data)
 
@@ -102,8 +103,8 @@ def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight:
 
 
 def in_order(tasks: Iterator[Callable[[], T]], in_flight: int) -> Generator[T, None, None]:
-    """The tasks' results in their order, with `in_flight` of them running or unconsumed. A task's error is raised in its turn.
-    Closing the iterator waits for running tasks and starts no more."""
+    """The tasks' results in their order, with at most `in_flight` tasks running or unconsumed. A task's error is raised at its
+    place in the order. Closing the iterator waits for running tasks and starts no more."""
     with ThreadPoolExecutor(in_flight, "tidelog-read") as pool:
         waiting: deque[Future[T]] = deque(pool.submit(task) for task in islice(tasks, in_flight))
         try:

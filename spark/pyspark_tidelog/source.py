@@ -1,5 +1,5 @@
-"""Spark's data source: the format, and readers that plan once per query in Spark's planning process and read once per split
-in a worker.
+"""Spark's data source: the format, and readers. A reader plans once per query in Spark's planning process, and reads once per
+split in a worker.
 
 Spark pickles the reader (options and a schema, no connection) and each `Split` (inside an `InputPartition`) for the workers.
 Methods import the optional dependencies, so that an executor without one reports it in one sentence.
@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
 
 
 class PlannedSplit(InputPartition):
-    """A split as Spark carries it; `plan` describes its plan for `pyspark_tidelog.explain`."""
+    """A split in Spark's form. `plan` describes its plan for `pyspark_tidelog.explain`."""
 
     def __init__(self, split: Split, plan: str) -> None:
         super().__init__(split)
@@ -72,13 +72,13 @@ class PlannedSplit(InputPartition):
 
 
 class TopicReader(DataSourceReader):
-    """Plans and reads one query: a split is a Spark partition. Spark pickles it to its executors."""
+    """Plans and reads one query. A split is a Spark partition. Spark pickles the reader for its executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._pruning = NOTHING
-        #: The id of a pruned plan; None for one that no filter pruned.
+        #: The id of a pruned plan. None for a plan that no filter pruned.
         self._plan_id: str | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -107,11 +107,11 @@ class TopicReader(DataSourceReader):
 
 
 class FilteringReader(TopicReader):
-    """Prunes segments by Spark's filters. A separate class, since Spark refuses a reader with `pushFilters` unless
+    """Prunes segments by Spark's filters. It is a separate class, because Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Returns all filters: Spark applies them to the rows read."""
+        """Returns all filters, so that Spark applies them to the rows read."""
         known = [found for found in map(_comparison, filters) if found is not None]
         self._pruning = Pruning(tuple(each for each in known if each.column in COLUMNS))
         self._plan_id = secrets.token_hex(16) if self._pruning.comparisons else None
@@ -132,7 +132,7 @@ def _comparison(pushed: Filter) -> Comparison | None:
 
 def _log(lines: Sequence[str]) -> None:
     if not logger.hasHandlers():
-        # Spark plans in a separate process whose logging users cannot configure; its stderr is the driver's.
+        # Spark plans in a separate process. Users cannot configure its logging, and its stderr is the driver's.
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)

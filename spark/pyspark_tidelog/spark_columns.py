@@ -1,7 +1,7 @@
 """The columns of a topic as Spark types.
 
-`.schema(...)` selects columns, in any order, with exactly these types. Other columns are neither built nor sent to Spark,
-which does not prune columns of a Python data source itself.
+`.schema(...)` selects columns, in any order, with exactly these types. Other columns are neither built nor sent to Spark. Spark
+itself does not prune the columns of a Python data source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 def checked(schema: StructType) -> StructType:
-    """`schema` itself. OptionError for an unknown column or another type."""
+    """Returns `schema`. OptionError for an unknown column or another type."""
     known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
     for field in schema.fields:
         kind = _TYPES.get(field.name)
@@ -59,7 +59,7 @@ def checked(schema: StructType) -> StructType:
 
 
 def spark_arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark compares batches with, including all flags: made by the function that its worker uses."""
+    """The Arrow schema with which Spark compares batches, including all flags. Spark's worker uses the same function."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

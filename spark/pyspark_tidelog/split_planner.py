@@ -1,11 +1,11 @@
-"""Cuts a manifest into splits. Pure: functions passed in load pages and sidecars.
+"""Cuts a manifest into splits. Pure: the caller passes functions that load pages and sidecars.
 
-A remote segment that is read whole and fits a split needs only the manifest. Any other one is cut by offsets or size at
-batches in its sidecar's index (one per 64 KiB). Neighbours share a split while they fit, so that many small segments do not
-become as many tasks.
+A remote segment that is read whole and fits a split needs only the manifest. Any other segment is cut by offsets or size at
+batches in its sidecar's index (one per 64 KiB). Adjacent segments share a split while they fit, so that many small segments do
+not become as many tasks.
 
 Invariant: the splits' pieces tile [start, end) except pruned segments, for any index and sizes. Not promised: that a split
-stays within `max_bytes`; one batch or one interval of 64 KiB may exceed it.
+stays within `max_bytes`. One batch or one interval of 64 KiB may exceed it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_tiers.cold.segments.sidecar import Sidecar
 LoadIndex = Callable[[RemoteSegment], Sidecar]
 #: The offset of the first record at or after a time (ms), None if there is none.
 FindTime = Callable[[int], int | None]
-#: Whether a remote segment with this largest timestamp (ms) is to be read.
+#: Whether the read needs a remote segment with this largest timestamp (ms).
 WantsNewest = Callable[[int], bool]
 
 
@@ -33,7 +33,7 @@ def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time:
     end = _resolve(manifest, ending, manifest.end, find_time)
     if _named(manifest, starting) is not None and start < manifest.log_start:
         raise OptionError(
-            f"{manifest.ids} begins at offset {manifest.log_start}, records from {start} on are gone; start there, or at -2"
+            f"{manifest.ids} begins at offset {manifest.log_start} and no longer has offset {start}; start there, or at -2"
         )
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
         if offset > manifest.end:
@@ -43,7 +43,7 @@ def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time:
             )
     if start > end and _named(manifest, starting) is not None and _named(manifest, ending) is not None:
         raise OptionError(
-            f"startingOffsets names offset {start} of {manifest.ids}, endingOffsets {end}, which is before it"
+            f"startingOffsets names offset {start} of {manifest.ids}, but endingOffsets names {end}, which is before it"
         )
     return start, max(start, end)
 
@@ -71,7 +71,7 @@ def splits_of(
     max_bytes: int,
     wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read offsets [start, end) of the wanted segments. The caller keeps both within [log start, end] of the
+    """The splits that read offsets [start, end) of the wanted segments. Both must be within [log start, end] of the
     manifest."""
     segments = live_segments(manifest, load_page, start) if start < end else iter(())
     wanted = (segment for segment in segments if segment.base >= end or wants_newest(segment.max_timestamp))
@@ -94,7 +94,7 @@ def _pieces(
 
 def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[ScanPiece]:
     _, first_byte = sidecar.floor_position(start)
-    # Compaction may have removed a segment's first offsets: offsets below its first batch belong to the first interval.
+    # Compaction may have removed a segment's first offsets. Offsets below its first batch belong to the first interval.
     end_byte = sidecar.end_position(max(stop - 1, sidecar.index[0].base_offset))
     parts = max(1, -(-(end_byte - first_byte) // max_bytes))
     cuts = _cut_positions(sidecar, first_byte, end_byte, parts)
@@ -106,7 +106,7 @@ def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_by
 
 
 def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:
-    """The bounds of at most `parts` about equal parts of [first_byte, end_byte), each beginning at an indexed batch."""
+    """The bounds of at most `parts` parts of [first_byte, end_byte), about equally large. Each begins at an indexed batch."""
     cuts = [first_byte]
     size = end_byte - first_byte
     for row in sidecar.index:

@@ -1,4 +1,4 @@
-"""Reads one split on an executor: prefetches, verifies, checks completeness, decodes into Arrow batches.
+"""Reads one split on an executor: prefetches, verifies, checks completeness, and decodes into Arrow batches.
 
 Invariant: a read returns every planned record or fails. A missing or changed object never means fewer rows.
 """
@@ -30,7 +30,7 @@ from storage_tiers.errors import (
 
 
 def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
-    """Reads one split with a store of its own: a task may run on any executor."""
+    """Reads one split. Opens a store of its own, because a task may run on any executor."""
     store = open_store(options)
     try:
         decoder = ArrowDecoder(schema, split.ids.topic, split.ids.partition)
@@ -40,7 +40,7 @@ def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.R
 
 
 def read_split(bucket: Bucket, split: Split, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
-    """Every record of the split. TierObjectMissing names offsets removed since the plan was made, TierCorrupt a damaged
+    """Every record of the split. TierObjectMissing names offsets that were removed after planning, TierCorrupt a damaged
     segment."""
     with closing(verified_pieces(bucket.store, split.pieces)) as pieces:
         for piece in split.pieces:
@@ -62,7 +62,7 @@ def _read_piece(verified: Verified, decoder: ArrowDecoder, read_committed: bool)
 
 
 def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissing) -> LogError:
-    """The error for a missing planned object; the current manifest gives the reason."""
+    """The error for a missing object of the plan. The current manifest gives the reason."""
     what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
     try:
         manifest = bucket.manifest(split.ids)
@@ -76,12 +76,12 @@ def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissi
         return TierObjectMissing(f"{what} are gone: {error}; their manifest is changing. Run the query again")
     if manifest.log_start >= piece.stop or now is None:
         return TierObjectMissing(
-            f"{what} are gone: retention removed them since commit {split.commit}, which this query reads; the log begins at "
-            f"{manifest.log_start} now. Run the query again"
+            f"{what} are gone: retention has removed them since commit {split.commit}, which this query reads; the log now "
+            f"begins at {manifest.log_start}. Run the query again"
         )
     if now.key != piece.segment.key:
         return TierObjectMissing(
-            f"{what} were rewritten since commit {split.commit}, which this query reads, and the old segment was swept. "
+            f"{what} were rewritten after commit {split.commit}, which this query reads, and the old segment was swept. "
             "Run the query again"
         )
-    return TierCorrupt(f"{what} are missing though their manifest names them: {error}; run `tidelog fsck`")
+    return TierCorrupt(f"{what} are missing, although their manifest names them: {error}; run `tidelog fsck`")

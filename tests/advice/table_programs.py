@@ -165,7 +165,7 @@ SPARK_ROWS = (
         SPARK + "test_options.py::test_defaults",
     ),
     row(
-        "give … as option\\(|are given: give one of them",
+        "give … as option\\(|are given; give one of them",
         SPARK + "test_options.py::test_a_path_as_an_address_gets_a_hint_to_its_option",
         SPARK + "test_options.py::test_refusals",
     ),
@@ -174,7 +174,7 @@ SPARK_ROWS = (
         "wait until it is offloaded",
         SPARK + "test_reading.py::test_offsets_that_are_not_offloaded_yet_are_read_once_they_are",
     ),
-    row("give each its commit", SPARK + "test_tables.py::test_each_partition_has_its_own_commits"),
+    row("give a commit for each", SPARK + "test_tables.py::test_each_partition_has_its_own_commits"),
     row(
         "Run the query again",
         SPARK + "test_reading.py::test_a_range_swept_since_the_plan_is_an_error",

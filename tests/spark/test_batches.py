@@ -73,7 +73,7 @@ def test_missing_batches_are_named() -> None:
     assert "offsets [114, 121) are missing" in refusal(piece_of(), without_third)
     without_last = DATA[: BOUNDS[-1]]
     assert "offsets [156, 160) are missing" in refusal(piece_of(), without_last)
-    assert "53 records are there, the manifest says 54" in refusal(piece_of(records=54), without_third)
+    assert "it has 53 records, but the manifest says 54" in refusal(piece_of(records=54), without_third)
 
 
 def test_foreign_batches_are_named() -> None:

@@ -131,7 +131,7 @@ def test_describe_shows_the_plan(tmp_path: Path, bucket: Bucket) -> None:
     bucket.publish("a", 1)
     bucket.extend("a", numbered(0, 10))
     (plan,) = describe(**options(tmp_path / "store", "a"))
-    with pytest.raises(OptionError, match="pushdown is Spark's"):
+    with pytest.raises(OptionError, match="pushdown works only in Spark"):
         describe(**options(tmp_path / "store", "a", pushdown="true"))
     assert (str(plan.ids), plan.start, plan.end, plan.commit, len(plan.splits)) == ("a-0", 0, 10, 1, 1)
 

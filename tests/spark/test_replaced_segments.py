@@ -71,7 +71,7 @@ def test_a_plan_made_before_reads_the_old_segments(bucket: Bucket, store: Path) 
     compact(bucket)
     assert rows(planned) == WHOLE
     bucket.sweep("t")
-    with pytest.raises(TierObjectMissing, match=r"offsets \[0, 10\) of t-0 were rewritten since commit 3"):
+    with pytest.raises(TierObjectMissing, match=r"offsets \[0, 10\) of t-0 were rewritten after commit 3"):
         rows(planned)
 
 

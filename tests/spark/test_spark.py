@@ -152,7 +152,7 @@ def test_refusals_come_with_load(spark: SparkSession, store: Path) -> None:
 def test_missing_things_are_one_sentence(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     assert "there is no topic 'b' in cluster" in planning_refused(load(spark, store, "b"))
     assert "there is no directory" in planning_refused(load(spark, tmp_path / "absent"))
-    assert "snapshotCommit 7 means one partition's manifest" in planning_refused(load(spark, store, snapshotCommit="7"))
+    assert "snapshotCommit 7 is the commit of one manifest" in planning_refused(load(spark, store, snapshotCommit="7"))
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def test_segments_swept_since_the_plan_are_an_error_and_never_fewer_rows(
     assert len(df.collect()) == 100  # planned once for this DataFrame
     bucket.expire("a", 50)
     bucket.sweep("a")
-    assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in task_failed(df)
+    assert "offsets [0, 50) of a-0 are gone: retention has removed them since commit 2" in task_failed(df)
     with pytest.raises(PySparkException) as failed:
         df.write.format("noop").mode("overwrite").save()
     assert "offsets [0, 50) of a-0 are gone" in str(failed.value).splitlines()[1]
@@ -275,7 +275,7 @@ def test_explain_shows_what_is_read_and_as_of_when(
     assert sorted(tuple(row) for row in asked.collect()) == [(0, 80), (1, 30)]
     explain(load(spark, store, "empty"))
     assert capsys.readouterr().out.endswith("== tidelog ==\nno topic is read\n")
-    with pytest.raises(TypeError, match="Spark Connect shows no plan to its clients"):
+    with pytest.raises(TypeError, match="Spark Connect does not show plans to its clients"):
         explain(object())  # type: ignore[arg-type]
 
 

@@ -173,7 +173,7 @@ def test_ranges(starting: Bound, ending: Bound, expected: tuple[int, int]) -> No
 @pytest.mark.parametrize(
     ("starting", "ending", "said"),
     [
-        (at(9), Bound(), "flights-3 begins at offset 10, records from 9 on are gone"),
+        (at(9), Bound(), "flights-3 begins at offset 10 and no longer has offset 9"),
         (at(101), Bound(), "startingOffsets names offset 101 of flights-3, which ends at 100"),
         (Bound(), at(101), "endingOffsets names offset 101 of flights-3, which ends at 100"),
         (at(50), at(49), "startingOffsets names offset 50 of flights-3, endingOffsets 49"),

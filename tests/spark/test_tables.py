@@ -129,12 +129,12 @@ def test_objects_swept_after_the_plan_are_an_error(bucket: Bucket, tmp_path: Pat
     bucket.expire("t", 10)
     found = pyspark_tidelog.tables(**options(tmp_path / "store", "t", snapshotCommit="2"))
     bucket.sweep("t")
-    with pytest.raises(TierObjectMissing, match="retention removed them since commit 2"):
+    with pytest.raises(TierObjectMissing, match="retention has removed them since commit 2"):
         found.table()
 
 
 def test_each_partition_has_its_own_commits(store: Path) -> None:
-    with pytest.raises(OptionError, match="means one partition's manifest, but 2 partitions are read"):
+    with pytest.raises(OptionError, match="is the commit of one manifest, but 2 partitions are read"):
         pyspark_tidelog.tables(**options(store, "a", snapshotCommit="1"))
     with pytest.raises(OptionError, match="snapshotCommit lacks partitions \\[1\\] of a; 0 is before"):
         pyspark_tidelog.tables(**options(store, "a", snapshotCommit='{"a": {"0": 1}}'))
