@@ -59,7 +59,7 @@ _Controller = Annotated[
 ]
 _ControllerListener = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Be the controller of brokers in other processes, at this address."),
+    typer.Option(metavar="HOST:PORT", help="Serve at this address as the controller of brokers in other processes."),
 ]
 _NodeId = Annotated[int | None, typer.Option(help="This node's id in its cluster. (default: 1)")]
 _Brokers = Annotated[

@@ -176,7 +176,7 @@ def test_ranges(starting: Bound, ending: Bound, expected: tuple[int, int]) -> No
         (at(9), Bound(), "flights-3 begins at offset 10 and no longer has offset 9"),
         (at(101), Bound(), "startingOffsets names offset 101 of flights-3, which ends at 100"),
         (Bound(), at(101), "endingOffsets names offset 101 of flights-3, which ends at 100"),
-        (at(50), at(49), "startingOffsets names offset 50 of flights-3, endingOffsets 49"),
+        (at(50), at(49), "startingOffsets names offset 50 of flights-3, but endingOffsets names 49"),
     ],
 )
 def test_offsets_that_the_bucket_does_not_have_are_refused(starting: Bound, ending: Bound, said: str) -> None:

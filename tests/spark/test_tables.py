@@ -61,7 +61,7 @@ def test_batches_come_one_by_one(store: Path) -> None:
 @pytest.mark.parametrize("split", [2, -1])
 def test_a_split_that_is_not_there(store: Path, split: int) -> None:
     found = pyspark_tidelog.tables(**options(store, "a"))
-    with pytest.raises(OptionError, match=f"no split {split}: the plan has 2, counted from 0"):
+    with pytest.raises(OptionError, match=f"no split {split}; the plan has 2, counted from 0"):
         found.reader(split)
 
 

@@ -89,7 +89,7 @@ def consume(
 ) -> None:
     """Print the committed records of topics, up to the first open transaction.
 
-    Stops at Ctrl-C, or as --max-messages, --exit-at-end or --to say.
+    Stops at Ctrl-C, or at the limit of --max-messages, --exit-at-end or --to.
     """
     from storage_tiers.clock import SystemClock
 

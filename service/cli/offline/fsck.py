@@ -20,7 +20,7 @@ def fsck(
     store: StoreUrl,
     data_dir: Annotated[str | None, typer.Option(help="Also compare this node's local logs with the bucket.")] = None,
     cluster_id: ClusterId = None,
-    topic: Annotated[str | None, typer.Option(help="One topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     quick: Annotated[bool, typer.Option(help="Read only listings and manifests. By default, read every byte.")] = False,
     grace_ms: Annotated[
         int,

@@ -52,7 +52,10 @@ def top(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Show the activity of nodes until Ctrl-C: throughput, requests, tiers, topics. --json: a line per node and scrape."""
+    """Show the activity of nodes until Ctrl-C: throughput, requests, tiers, topics.
+
+    With --json, prints a line per node and scrape.
+    """
     from storage_tiers.clock import SystemClock
 
     if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:

@@ -66,7 +66,7 @@ def test_help_prints_every_word() -> None:
     """Text in brackets could pass for markup and vanish."""
     ran = tidelog_process("serve", "--help")
     said = " ".join(ran.out.replace("│", " ").split())
-    for words in ("(default: 127.0.0.1:9093)", "(default: data/node)", "and a table named broker"):
+    for words in ("(default: 127.0.0.1:9093)", "(default: data/node)", "in a table named broker"):
         assert words in said
 
 

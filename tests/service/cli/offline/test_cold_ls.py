@@ -120,7 +120,7 @@ def test_an_unknown_topic_is_exit_code_1(url: str) -> None:
     ran = tidelog("cold", "ls", "--store", url, "boats")
 
     assert ran.code == 1
-    assert "no manifest of a topic boats" in ran.err
+    assert "no manifest of topic boats" in ran.err
 
 
 def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(url: str) -> None:
