@@ -26,7 +26,7 @@ from storage_tiers.errors import InvalidConfig, StoreRefused, TierCorrupt, TierO
 
 #: Called with (segments begun, segments known) during the check.
 Progress = Callable[[int, int], None]
-#: Partitions are numbered by 32 bits.
+#: Partition numbers have 32 bits.
 _MAX_PARTITIONS = 1 << 31
 
 

@@ -1,8 +1,9 @@
 """The state of a cluster's brokers, from any broker's Metadata response. Pure.
 
-A fenced broker is missing in every answer. Its partitions are not: they show a replica on a broker that is not listed.
+Every response leaves out fenced brokers, but not their partitions. Such a partition has a replica on a broker that is not
+listed.
 
-Not promised: a missing broker that has no partitions.
+Not promised: to find a missing broker without partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 
 class PlacedPartition(NamedTuple):
-    """`leader` is -1 without one."""
+    """A partition and its brokers. `leader` is -1 if there is none."""
 
     topic: str
     partition: int
@@ -22,7 +23,7 @@ class PlacedPartition(NamedTuple):
 
 
 class BrokerRow(NamedTuple):
-    """`kafka` is HOST:PORT, None for a broker that is `away`."""
+    """`kafka` is HOST:PORT, None if the broker is `away`."""
 
     id: int
     kafka: str | None

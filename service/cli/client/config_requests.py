@@ -40,7 +40,7 @@ class ConfigChange:
 
 
 def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = ()) -> list[Described]:
-    """Configs of one resource, by name: all, or those in `keys` that exist. CommandError if the node refuses."""
+    """The configs of one resource, by name: all, or those in `keys` that exist. CommandError if the node refuses."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8

@@ -104,7 +104,7 @@ class Follower:
                 self._on_lost()
 
     def stop(self) -> None:
-        """Ends `run` within POLL_S. For signal handlers, whose exceptions could be lost."""
+        """Ends `run` within POLL_S. Signal handlers use it, because their exceptions could be lost."""
         self._stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second signal ends a blocked write
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
-#: Advice about members. Kafka keeps a static member that stopped, for its session.
-STOP_MEMBERS = "stop the members first; static members leave only session.timeout.ms after they stopped"
-#: The error codes of OffsetDelete that a user can do something about.
+#: Advice about members. Kafka keeps a stopped static member until its session times out.
+STOP_MEMBERS = "stop the members first; static members leave only session.timeout.ms after they stop"
+#: The errors of OffsetDelete that need an explanation, by code.
 _REFUSALS = {3: "no such partition", 86: f"a member of the group is subscribed to the topic; {STOP_MEMBERS}"}
 
 

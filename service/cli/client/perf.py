@@ -62,7 +62,7 @@ Settings = Annotated[
     ),
 ]
 Interval = Annotated[float, typer.Option("--interval", "-i", min=0.01, help="Seconds between two lines of progress.")]
-#: The default with an id and no duration, as in Kafka's tool.
+#: The default with an id and without a duration, as in Kafka's tool.
 TRANSACTION_DURATION = "3s"
 
 

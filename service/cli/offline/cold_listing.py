@@ -18,7 +18,7 @@ from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 
-#: Attempts to read a manifest whose pages are rewritten meanwhile.
+#: The number of attempts to read a manifest whose pages are rewritten meanwhile.
 ATTEMPTS = 5
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-#: The share of the disk from which produce is slowed by default.
+#: The share of the disk above which Produce is slowed by default.
 _DISK_FILLING = 0.9
 #: The terminal width at which one line has room for all columns of a node.
 _WIDE = 130
