@@ -351,7 +351,7 @@ def test_a_range_swept_since_the_plan_is_an_error(bucket: Bucket, store: Path) -
     bucket.sweep("a")
     message = failure(reader, partitions, TierObjectMissing)
     assert "offsets [0, 50) of a-0 are gone: retention has removed them since commit 2" in message
-    assert "the log begins at 60 now" in message
+    assert "the log now begins at 60" in message
     assert read_offsets(store) == list(range(60, 100))
 
 
