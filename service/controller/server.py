@@ -29,7 +29,7 @@ from service.metadata.command_codec import decode_command, encode_result
 from service.metadata.commands import FenceBroker, RegisterBroker, ShutDownBroker, UnfenceBroker
 from service.metadata.controller import CommandOrigin, Controller
 from service.metadata.log import MetadataLog
-from service.metadata.registrations import elsewhere, registration
+from service.metadata.registrations import MAX_BROKERS, elsewhere, registration
 from service.metadata.snapshot import to_records
 from storage_tiers import events
 from storage_tiers.clock import Clock
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Records of a snapshot that one message holds.
 SNAPSHOT_PART = 500
-#: Most concurrent connections, and most concurrent calls of each. Further calls wait in their client.
-MAX_BROKERS, MAX_CALLS_OF_ONE = 64, 64
+#: Most concurrent calls of a connection; further ones wait in their client. There are at most MAX_BROKERS connections.
+MAX_CALLS_OF_ONE = 64
 #: Most bytes of one request. A topic of 10,000 partitions with assignments takes 0.1 MB.
 MAX_REQUEST_BYTES = 512 << 10
 #: Seconds that calls in flight have to finish when the controller stops.

@@ -37,6 +37,9 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicId
 
+#: Most registered brokers of a cluster, and most bytes of one registration: every broker has all of them in memory.
+MAX_BROKERS, MAX_REGISTRATION_BYTES = 64, 16 << 10
+
 Records = tuple[pb.MetadataRecord, ...]
 
 
@@ -60,7 +63,8 @@ def register(
 ) -> RegistrationPlan:
     """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A new id's epoch is above those of
     all unregistered brokers, so that a process of an earlier registration cannot pass for it. A repeated registration of the
-    same start changes nothing. Raises DuplicateBroker if a broker with that id and another disk is alive.
+    same start changes nothing. Raises DuplicateBroker if a broker with that id and another disk is alive, and InvalidRequest
+    for one broker or byte too many.
 
     A broker with the same disk registers at once: the directory is locked, so the former process is dead."""
     known = image.brokers.get(broker_id)
@@ -71,12 +75,22 @@ def register(
             f"Another broker is registered with that broker id: {broker_id} is alive with the directory "
             f"{_text(known.disk_identity)}; stop it, or choose another node.id"
         )
+    if known is None and len(image.brokers) >= MAX_BROKERS:
+        raise InvalidRequest(
+            f"the cluster has {len(image.brokers)} registered brokers, and {MAX_BROKERS} is the maximum; remove those that are "
+            "gone with `tidelog cluster unregister`"
+        )
     epoch = (image.gone_broker_epoch if known is None else known.broker_epoch) + 1
     left = _led_by_none(image, broker_id) if fenced else ()
     made = BrokerImage(
         broker_id, epoch, disk_identity, tuple(endpoints), rack, start_id=start_id, fenced=fenced, peer=peer
     )
     record = broker_record(made)
+    if (size := record.ByteSize()) > MAX_REGISTRATION_BYTES:
+        raise InvalidRequest(
+            f"the registration of broker {broker_id} has {size} bytes, and {MAX_REGISTRATION_BYTES} is the maximum; give it "
+            "fewer listeners, or shorter names"
+        )
     record.features.extend(features.supported_records())
     return RegistrationPlan((*left, pb.MetadataRecord(broker=record)), epoch)
 

@@ -46,6 +46,14 @@ REQUEST_ROWS = (
         "tests/service/serve/test_cluster_moves.py::test_a_drained_broker_is_removed_and_comes_back",
     ),
     row(
+        "remove those that are gone with `tidelog cluster unregister`",
+        "tests/service/metadata/test_registrations.py::test_a_broker_beyond_the_maximum_is_refused_until_one_is_removed",
+    ),
+    row(
+        "give it fewer listeners, or shorter names",
+        "tests/service/metadata/test_registrations.py::test_a_registration_is_bounded_in_bytes",
+    ),
+    row(
         "is stopping; retry in a second",
         "tests/service/metadata/test_registrations.py::test_a_broker_that_is_stopping_is_removed_a_moment_later",
     ),

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from grpc_api.contract.topics import Endpoint
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.parts import NO_LEADER, PartitionImage
 from service.metadata.registrations import (
+    MAX_BROKERS,
     Records,
     elect_unclean,
     elsewhere,
@@ -97,6 +99,28 @@ def test_another_registration_is_refused(change: Callable[[MetadataImage, int, i
         change(TWO, 7, 1)
     assert registration(TWO, 1, 1) is TWO.brokers[1]
     assert change(registered(TWO, 7), 7, 1) is not None, "a start registers it"
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+def test_a_broker_beyond_the_maximum_is_refused_until_one_is_removed() -> None:
+    full = TWO
+    for broker_id in range(3, MAX_BROKERS + 1):
+        full = registered(full, broker_id)
+    with pytest.raises(InvalidRequest, match=r"has 64 registered brokers.*`tidelog cluster unregister`$"):
+        registered(full, 100)
+    assert registered(full, 3, start=b"t").brokers[3].broker_epoch == 2, "a known one registers again"
+    freed = full.apply_batch(unregister(full, 3))
+    assert 100 in registered(freed, 100).brokers
+
+
+def test_a_registration_is_bounded_in_bytes() -> None:
+    listeners = [Endpoint("A" * 100, "host", 9092)] * 200
+    with pytest.raises(
+        InvalidRequest, match=r"bytes, and 16384 is the maximum; give it fewer listeners, or shorter names$"
+    ):
+        register(TWO, 3, b"disk", listeners, None, fenced=True)
+    fitting = register(TWO, 3, b"disk", listeners[:100], None, fenced=True)
+    assert len(TWO.apply_batch(fitting.records).brokers[3].endpoints) == 100
 
 
 # --- removed for good -------------------------------------------------------------------------------------------------
