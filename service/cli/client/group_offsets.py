@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.cli.client.positions import EARLIEST, LATEST, PartitionKey, Position, Unit, find_offsets, parse_position
@@ -16,7 +17,6 @@ from service.cli.client.positions import topic_partitions as partitions_of
 from service.cli.client.requests import ask, from_coordinator, tiered_ends
 from service.cli.errors import CommandError, report
 from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, outcome
-from service.cli.listener import require_reachable
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -31,7 +31,7 @@ _REFUSALS = {3: "no such partition", 86: f"a member of the group is subscribed t
 
 class Lag(NamedTuple):
     """`offset` is None if nothing is committed, `end` if the topic was deleted, `lag` in both cases. `in_bucket` is the part of
-    the lag that is in the bucket. It is None without a lag or a bucket, or while the store is behind."""
+    the lag that is in the bucket. It is None without a lag, while the store is behind, or if the leader does not answer."""
 
     topic: str
     partition: int
@@ -85,23 +85,37 @@ def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Part
     if not keys:
         return []
     with _Lookup(bootstrap) as consumer:
-        there = _existing(consumer, keys)
-        ends = find_offsets(bootstrap, consumer, there, Position(Unit.TIME, LATEST)) if there else {}
-    address = require_reachable(bootstrap)
-    tiered: dict[PartitionKey, int | None] = {}
-    for topic in dict.fromkeys(topic for topic, _ in there):
-        numbers = [number for name, number in there if name == topic]
-        tiered |= {(topic, number): end for number, end in tiered_ends(address, topic, numbers).items()}
-    return [_lag(key, offsets.get(key), ends.get(key), tiered.get(key, 0)) for key in keys]
+        there = _leaders(consumer, keys)
+        ends = find_offsets(bootstrap, consumer, list(there), Position(Unit.TIME, LATEST)) if there else {}
+    tiered = _tiered_ends(there)
+    return [_lag(key, offsets.get(key), ends.get(key), tiered.get(key)) for key in keys]
 
 
-def _existing(consumer: Consumer, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-    """The partitions that exist. Members keep partitions of deleted topics until the next rebalance."""
-    found = {
-        topic: consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-        for topic in dict.fromkeys(topic for topic, _ in keys)
-    }
-    return [(topic, number) for topic, number in keys if number in found[topic]]
+def _leaders(consumer: Consumer, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str | None]:
+    """The address of each partition's leader, None without one. Partitions that do not exist are missing: members keep
+    partitions of deleted topics until the next rebalance."""
+    found: dict[PartitionKey, str | None] = {}
+    for topic in dict.fromkeys(topic for topic, _ in keys):
+        metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        for number, partition in metadata.topics[topic].partitions.items():
+            leader = metadata.brokers.get(partition.leader)
+            found[topic, number] = None if leader is None else f"{leader.host}:{leader.port}"
+    return {key: found[key] for key in keys if key in found}
+
+
+def _tiered_ends(leaders: Mapping[PartitionKey, str | None]) -> dict[PartitionKey, int | None]:
+    """The offset after each partition's last record in the bucket, 0 without one. None if the store is behind, or if the
+    partition's leader does not answer."""
+    asked: dict[tuple[str, str], list[int]] = {}
+    for (topic, number), address in leaders.items():
+        if address is not None:
+            asked.setdefault((address, topic), []).append(number)
+    found: dict[PartitionKey, int | None] = dict.fromkeys(leaders)
+    for (address, topic), numbers in asked.items():
+        with suppress(CommandError):
+            ends = tiered_ends(address, topic, numbers)
+            found |= {(topic, number): ends.get(number, 0) for number in numbers}
+    return found
 
 
 def _lag(key: PartitionKey, offset: int | None, end: int | None, tiered_end: int | None) -> Lag:

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicP
 from service.cli.client.repair import repairs
 from storage_tiers.cold.manifest import keys
 from tests.faults.clients import until
+from tests.service.cli.support import tidelog
 from tests.service.serve.test_cluster import PARTITIONS, consumed, create, produce
 from tests.support.cluster import Cluster
 from tests.support.live_files import live_files, read_live
@@ -83,6 +84,12 @@ def test_each_broker_offloads_what_it_leads(cluster: Cluster) -> None:
     assert (incarnation(cluster)["incarnation"], incarnation(cluster)["holder"]["node_id"]) == (1, 1)
     until(lambda: local_bytes(cluster, "t") == 0, "the local copies are evicted")
     assert consumed(cluster, 2, "t", "g", 600) == set(range(600))
+    behind = Consumer({"bootstrap.servers": cluster.nodes[2].kafka, "group.id": "behind"})
+    behind.commit(offsets=[TopicPartition("t", number, 40) for number in range(PARTITIONS)], asynchronous=False)
+    behind.close()
+    shown = tidelog("group", "describe", "behind", "--json", "-b", cluster.nodes[1].kafka)
+    assert shown.code == 0, shown.err
+    assert [row["in_bucket"] for row in shown.json["partitions"]] == [60] * PARTITIONS, "whichever broker leads it"
 
 
 def test_brokers_write_under_the_next_claim_of_their_controller(cluster: Cluster) -> None:
