@@ -264,7 +264,9 @@ def _misfit(page: ManifestPage, ref: PageRef) -> str | None:
         return f"its segments do not span [{ref.base}, {ref.end}) as its manifest says"
     for before, after in itertools.pairwise(spans):
         if after.base < before.end or (after.base > before.end and after.gap_from != before.end):
-            return f"offsets [{before.end}, {after.base}) are in none of its segments, or in two"
+            missing = before.end < after.base
+            low, high = sorted((before.end, after.base))
+            return f"offsets [{low}, {high}) are in {'none' if missing else 'two'} of its segments"
     oldest = oldest_of(page.segments[0]) if page.segments else page.pages[0].oldest
     if oldest != ref.oldest:
         return f"its first segment is {oldest}, its manifest says {ref.oldest}"

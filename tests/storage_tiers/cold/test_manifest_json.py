@@ -214,7 +214,14 @@ def test_pages_are_checked_against_the_manifest() -> None:
         with pytest.raises(TierCorrupt, match="its manifest says"):
             decode_page(damaged, IDS, ref)
     other = Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4)
+    first, second, *rest = written[ref.key].page.segments
+
+    def with_second(base: int) -> bytes:
+        return encode_page(IDS, ManifestPage(PageKind.LIVE, (first, replace(second, base=base), *rest)))
+
     for content, fault in (
+        (with_second(first.end + 1), rf"offsets \[{first.end}, {first.end + 1}\) are in none of its segments"),
+        (with_second(first.end - 1), rf"offsets \[{first.end - 1}, {first.end}\) are in two of its segments"),
         (b"no gzip at all", "not gzip"),
         (gzip.compress(b"x" * 100)[:-4], "cut short"),
         (encode_page(other, written[ref.key].page), "another partition"),
