@@ -30,9 +30,11 @@ from service.broker.background.moving import Moving
 from service.broker.background.retention import Retention
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.sweeping import Sweeping
+from service.broker.background.tiering import Tiering
 from service.broker.coordinators.internal_topics import coordinated_topics
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import led_again, opened
+from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import ColdSource, LogStorage, Partitions, Wakers
 from service.build.configs import NodeConfigs
 from service.build.coordinators import NodeCoordinators, build_coordinators
@@ -75,6 +77,7 @@ def build_broker(
         on_open=partial(opened, partitions=partitions, home=None if tier is None else home),
         on_lead=partial(led_again, home=None if tier is None else home),
         on_close=work.tiering.forget,
+        has_copy=partial(_has_copy, work.tiering),
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
@@ -104,6 +107,13 @@ def build_broker(
         cleaning=_cleaning(ground, configs, work, partitions, access),
         coordinators=coordinators,
     )
+
+
+def _has_copy(tiering: Tiering, partition: Partition) -> bool:
+    """Whether the bucket shows the whole log, as after a move, or the log is empty. A bucket that went backwards shows less
+    than the partition's last manifest."""
+    end, tier = partition.log.hot.end_offset, partition.log.tier
+    return end == 0 or (tier is not None and tier.end >= end and partition not in tiering.lineage)
 
 
 def _cleaning(

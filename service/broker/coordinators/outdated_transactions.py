@@ -236,9 +236,10 @@ class OutdatedTransactions:
 
 
 def _loss(partition: Partition) -> Sequence[tuple[TopicPartition, RecoveredEnd]]:
-    """Empty while the partition is compared with the bucket, which may hold more records."""
+    """Empty while the partition is compared with the bucket, which may hold more records, and while this node does not lead it:
+    the comparison comes later."""
     end = partition.recovered_end
-    return () if end is None or partition.is_recovering else ((partition.partition, end),)
+    return ((partition.partition, end),) if end and partition.leads and not partition.is_recovering else ()
 
 
 def _note_epochs(known_to: Partition, found: dict[int, int]) -> None:

@@ -83,8 +83,13 @@ class RecoveredOffsets:
         await self._visit_all()
 
     async def _visit_all(self) -> None:
-        # A partition that is recovering may find more records in the bucket.
-        due = [(each, end) for each in self._partitions if (end := each.recovered_end) and not each.is_recovering]
+        # A partition that is recovering may find more records in the bucket, as may one that this node does not lead yet. And
+        # while a started broker leads nothing, it has no coordinators: the note would be settled without any of them.
+        due = [
+            (each, end)
+            for each in self._partitions
+            if (end := each.recovered_end) and each.leads and not each.is_recovering
+        ]
         if not due:
             return
         has_all, hosts = not self._lacks_coordinators(), dict(self._runtime.hosts)

@@ -66,7 +66,8 @@ class LeadershipListener(Protocol):
 class Assignment:
     """`on_open` is called with a partition whose log was opened, and whether this node leads it. `on_lead` is called with a
     partition that this node leads after another node did. Each ends the partition's opening phase: it decides whether the
-    partition may lead at once. `on_close` is called before a partition is closed."""
+    partition may lead at once. `on_close` is called before a partition is closed. `has_copy` tells whether the bucket has the
+    whole log."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Assignment:
         on_open: Callable[[Partition, bool], None],
         on_lead: Callable[[Partition], None],
         on_close: Callable[[Partition], None],
+        has_copy: Callable[[Partition], bool],
     ) -> None:
         self._partitions = partitions
         self._configs = configs
@@ -84,6 +86,7 @@ class Assignment:
         self._on_open = on_open
         self._on_lead = on_lead
         self._on_close = on_close
+        self._has_copy = has_copy
         self._listeners: list[LeadershipListener] = []
         #: The leader epochs that listeners have received, by partition that this node leads.
         self._led: dict[Partition, int] = {}
@@ -142,7 +145,9 @@ class Assignment:
         keys = [TopicPartition(topic.name, placed.index) for topic, placed in held]
         for (topic, _), key in zip(held, keys, strict=True):
             self._partitions.take_up_set_aside(key, topic.topic_id)
-        self._partitions.note_lost(keys)
+        places = [(key, placed) for key, (_, placed) in zip(keys, held, strict=True)]
+        added = {key for key, placed in places if self._node_id in placed.adding}
+        self._partitions.note_lost(keys, added=added, moved={key for key, placed in places if placed.moved_end > 0})
         if not clean or RECOVERY_POINTS in self._partitions.damaged_checkpoints:  # after a clean stop all was flushed
             self._partitions.note_unknown(keys)
         for topic, placed in held:
@@ -254,6 +259,10 @@ class Assignment:
         if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
             partition.set_in_sync(self._followers(placed))
             return
+        if partition.leads and placed.moved_end > partition.log.hot.end_offset:
+            # It moved away and came back, and this node learned of both at once.
+            partition.resign(NotLeader(f"{partition.partition}: another broker has led it meanwhile; refresh metadata"))
+            self._has_lost(partition)
         followed = not partition.leads
         partition.lead(placed.leader_epoch, self._followers(placed))
         if followed:
@@ -435,13 +444,12 @@ class Assignment:
         if known is None:
             self._partitions.note_elsewhere(key)
             return
-        self._on_close(known)
-        known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
         # A log that is set aside here is never taken up again: if the partition comes back, the log of its other leaders
         # is newer.
-        leave = (
-            self._partitions.discard if _is_in_bucket(known) else partial(self._partitions.set_aside, for_later=False)
-        )
+        has_copy = self._has_copy(known)
+        leave = self._partitions.discard if has_copy else partial(self._partitions.set_aside, for_later=False)
+        self._on_close(known)
+        known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
         self._leaving.append((self._partitions.close_elsewhere(known), leave))
         self._has_lost(known)
 
@@ -479,12 +487,6 @@ class Assignment:
         if topic is not None:
             replicas = topic.partitions[partition.partition.partition].own_replicas
             partition.set_min_in_sync(settings.min_insync_replicas, len(replicas))
-
-
-def _is_in_bucket(partition: Partition) -> bool:
-    """Whether the bucket has the whole log, as after a move, or the log is empty."""
-    end = partition.log.hot.end_offset
-    return end == 0 or (partition.log.tier is not None and partition.log.tier.end >= end)
 
 
 def _say_defect(partition: Partition, work: str, defect: Exception) -> None:

@@ -311,14 +311,25 @@ class Partitions:
     async def _of_open(self, known: Offsets) -> Offsets:
         return {p: offset for p, offset in known.items() if p in self._open or p in self._keeps}
 
-    def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
+    def note_lost(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        added: Collection[TopicPartition],
+        moved: Collection[TopicPartition],
+    ) -> None:
         """Notes the partitions without segments on disk, which may have lost records. A partition whose recovery point is above
         0 certainly has. The note lasts until the partition is compared with the bucket. Called at start, before any partition
-        is opened. Blocking."""
-        lost = {p for p in partitions if not _holds_segments(self._directory(p))}
+        is opened. Blocking.
+
+        Two kinds have lost nothing. The logs of the `added` ones, which are moving to this broker, have not begun here. Nor
+        have those of the `moved` ones, which came from another broker, as long as they have no recovery point."""
+        points = self._checkpoints.known(RECOVERY_POINTS)
+        begun = (p for p in partitions if p not in added and (p not in moved or points.get(p, 0)))
+        lost = {p for p in begun if not _holds_segments(self._directory(p))}
         for name in NAMES:
             known = self._checkpoints.known(name)
-            kept = {p: offset for p, offset in known.items() if p not in lost}
+            kept = {p: offset for p, offset in known.items() if p not in lost and p not in added}
             if name == RECOVERY_POINTS:
                 kept |= {p: known.get(p, 0) or UNKNOWN_POINT for p in lost}
             self._checkpoints.write_now(name, kept)
