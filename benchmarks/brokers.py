@@ -55,7 +55,8 @@ class Broker(Protocol):
 
 
 class Tidelog:
-    """`settings` are broker configs; `brokers` are the processes under one supervisor, one process without it."""
+    """`settings` are broker configs. `brokers` is the number of broker processes; with more than one, a supervisor runs
+    them."""
 
     def __init__(
         self, directory: Path, settings: Mapping[str, str | int | bool] | None = None, brokers: int = 1

@@ -166,8 +166,8 @@ def _many_consumers(table: Table, node: Node) -> None:
         table.add("budget", f"{row}: {part}", "MB", limit / 1e6)
     table.add("tidelog", f"{row}: peak resident memory", "MB", peak["all"])
     table.notes.append(
-        f"{row}: {received / 1e6:,.0f} MB served; resident memory {before:.0f} MB before, {peak['all']:.0f} MB at its peak, of "
-        f"it {peak['node']:.0f} MB the broker's and {peak['tier']:.0f} MB the tier process's."
+        f"{row}: {received / 1e6:,.0f} MB served; resident memory {before:.0f} MB before, {peak['all']:.0f} MB at the peak "
+        f"({peak['node']:.0f} MB in the broker and {peak['tier']:.0f} MB in the tier process)."
     )
 
 

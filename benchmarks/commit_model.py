@@ -1,7 +1,8 @@
 """How many objects a commit writes: the manifest and its pages, over any number of modelled commits.
 
-The modelled partition takes one range of offsets in each commit, expires segments past its retention and sweeps objects past
-the grace, with a node's own transitions. Pure and deterministic; documents are not encoded, since only their number matters.
+The modelled partition takes one segment after another, each with a commit of its own, expires segments past its retention, and
+sweeps objects past the grace. It uses the same manifest transitions as a node. Pure and deterministic; documents are not
+encoded, since only their number matters.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class _Partition:
             pass
 
     def sweep(self, grace: int) -> None:
-        """As `sweeper` does: keys that the manifest itself names, one page of level 1 opened, then the due keys page by
-        page."""
+        """As `sweeper` does: drops the due keys that the manifest itself lists, unfolds one page of level 1, then drops the due
+        keys of each page."""
         due = self._manifest.commit - grace
         gone = {key for item in self._manifest.removed if item.at.commit <= due for key in item.keys}
         self._drop(gone, ())

@@ -1,11 +1,11 @@
 """The cost to a broker of many groups, large groups and many committed offsets.
 
-Offsets are committed without membership in a group (generation -1), as tools do it, once the coordinators of all partitions
-are loaded. Before that the brokers have coordinated only the load that warms them. A start is timed from the spawn after a
-kill -9 until a group of every partition of `__consumer_offsets` has its offsets fetched. Memory is the broker's own: its
-processes for tiering and cleaning start when they have work, which does not depend on groups. Members are those of `groups`.
-A group rebalances only while a figure is taken beside it, so that its clients do not use the cores while another broker is
-measured.
+Offsets are committed without membership in a group (generation -1), as tools do it, once the coordinators of all partitions are
+loaded. The warm-up load is the only group traffic before that. A start is timed from the spawn after a kill -9 until an
+OffsetFetch has returned an offset for each of the 1,000 groups. Memory is the broker's own: its processes for tiering and
+cleaning start when they have work, which does not depend on groups. Members are `benchmarks.groups.Member`s. The group
+rebalances only while a figure of its own broker is measured, so that its clients do not take the cores from the measurement of
+another broker.
 
 python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group until its input closes; prints `up` once the
                                                               group is stable
@@ -82,8 +82,8 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
 
 
 def _beside(broker: Broker, tag: str, table: Table) -> float:
-    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: p99 of an
-    idle node, and p99 beside a process that uses as much processor time as the group's clients did, in bursts as long."""
+    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: p99 without the
+    group, and p99 while a separate process burns as much processor time as the group's clients did, in equally long bursts."""
     with load.topic_for(broker.address, f"beside-{tag}") as topic:
 
         def p99() -> float:
@@ -102,7 +102,7 @@ def _beside(broker: Broker, tag: str, table: Table) -> float:
 
 
 def _stall(broker: Tidelog, group: str) -> float:
-    """Processor time, in ms, of the node's loop in the longest wait of a small request, while the group rebalances for
+    """The most processor time, in ms, that the node's loop used during any one small request while the group rebalanced for
     LATENCY_S."""
     if not isinstance(broker.pid, int):
         raise LoadFailed("the node does not run")
@@ -113,7 +113,7 @@ def _stall(broker: Tidelog, group: str) -> float:
 
 
 def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
-    """Makes unmeasured commits, for one group in each round of the load. Yields nothing."""
+    """Makes unmeasured commits: ten offsets for each of 500 groups, per call. Yields nothing."""
     load.create_topic(address, f"warm-{tag}", 10)
     wait_for_coordinators(address)
     commit_all(address, f"warm-{tag}", 500, f"warm-{tag}", 10)
@@ -121,8 +121,8 @@ def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
 
 
 def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, float | None]]:
-    """Yields the rows of groups that wait for members and of committed offsets, for a running broker that has only those of
-    `warm`. The broker is killed and started again."""
+    """Yields the rows about joins with the default delay and about committed offsets. The broker runs and has no groups but
+    those that `warm` made. The broker is killed and started again."""
     address = broker.address
     wait_for_coordinators(address)
     for count, delays in DELAYED:
@@ -149,7 +149,7 @@ def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, fl
         longest, _ = probe.result()
     yield f"{MILLION}: start until all groups answer", "s", took
     yield f"{MILLION}: longest wait of a produce while they load", "ms", longest
-    yield f"{MILLION}: resident memory then", "MB", broker.resident_megabytes(children=False)
+    yield f"{MILLION}: resident memory afterwards", "MB", broker.resident_megabytes(children=False)
 
 
 def _have_probed(address: str) -> None:

@@ -125,7 +125,7 @@ def _closed_loop(made: list[_Client], topic: str, fleet: Fleet, seconds: float) 
 
 
 def _answers(unread: bytearray) -> Iterator[bytes]:
-    """Removes whole responses from the front, without their lengths."""
+    """Takes whole responses off the front; yields each without its length prefix."""
     while len(unread) >= 4:
         (size,) = struct.unpack_from(">i", unread)
         if len(unread) < 4 + size:

@@ -1,8 +1,8 @@
-"""The part `callers`: the cost of excessive gRPC callers to a node and its other callers, in memory and waits.
+"""The part `callers`: how much memory excessive gRPC callers cost a node, and how long they make its other callers wait.
 
 Each scenario has its own node, a process of callers that misbehave in one way, and a process that repeatedly requests the
-cluster's description. The longest stall is that process's slowest response; beside it are the loop's processor time in one
-such wait, and the slowest response just before the callers start.
+cluster's description. The longest stall is the slowest response to that process. Further rows give the most processor time that
+the node's loop used in any one of its waits, and the slowest response just before the callers start.
 
 Not promised: that the node causes a wait. Three processes share the machine's processors.
 """
@@ -166,7 +166,7 @@ def measure(table: Table, directory: Path, *, only: str = "") -> None:
         row = measured(name, directory / f"callers-{len(table.rows)}")
         for what, unit, value in (
             ("peak of resident memory", "MB", row.peak / 1e6),
-            ("resident memory then", "MB", row.after / 1e6),
+            ("resident memory afterwards", "MB", row.after / 1e6),
             ("longest stall at rest", "ms", row.rest_ms),
             ("longest stall", "ms", row.longest_ms),
             ("processor time in a stall", "ms", row.processor_ms),

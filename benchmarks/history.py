@@ -113,7 +113,7 @@ def plot(table: Table) -> None:
         rows = [table.rows[f"{name}, {count:,} partitions", "µs a partition"] for count in COUNTS]
         right.plot(COUNTS, [row.medians[JUDGED] for row in rows], marker="o", label=name)
     right.set_xlabel("partitions of a node, 24 segments each")
-    right.set_ylabel("µs of the event loop, a partition")
+    right.set_ylabel("µs of the event loop per partition")
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_yscale("log")

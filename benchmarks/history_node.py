@@ -1,4 +1,5 @@
-"""The cost of a partition's history to a node: memory of the broker's process, requests of an idle cluster, and of a cold read.
+"""The cost of a partition's history to a node: memory of the broker's process, the store requests of an idle cluster, and those
+of a cold read.
 
 Histories are synthetic, nodes are real. For memory, a node in its own process opens a thousand partitions whose logs begin
 where their manifests end. Requests are counted at the store of a node in this process.
@@ -121,7 +122,8 @@ def _resident_megabytes(directory: Path, segments: int) -> float:
         _wait(lambda: _counted(node, "remotelogmetadatacount") == PARTITIONS * segments + 1, "manifests to be known")
         compared = PARTITIONS + 1 if segments else 1
         _wait(
-            lambda: _counted(node, 'tier_questions_total{question="LoadManifest"}') >= compared, "them to be compared"
+            lambda: _counted(node, 'tier_questions_total{question="LoadManifest"}') >= compared,
+            "manifests to be compared with the store",
         )
         return _least_resident_megabytes(node)
     finally:
@@ -139,7 +141,8 @@ class _Unsynced(OsFiles):
 
 
 def _give_history(node: Node, segments: int) -> None:
-    """Each partition's log begins where a synthetic manifest ends, in the store and beside the log."""
+    """Makes each partition's log begin where a synthetic manifest ends, and writes that manifest to the store and beside the
+    log."""
     (cluster_id,) = re.findall(r"cluster\.id=(\S+)", (node.data_dir / "meta.properties").read_text())
     files, clock, rng = _Unsynced(), SystemClock(), SystemRng()
     for number in range(PARTITIONS):
@@ -220,15 +223,15 @@ async def _listing(node: Running) -> list[str]:
 
 
 async def _an_hours_rounds(node: Running) -> None:
-    """Runs as many of each round as an hour has, at most one for each second of it. The listing's clock stands still
-    meanwhile."""
+    """Runs every kind of periodic work as often as an hour would, but at most 3,600 times. Too little real time passes for the
+    daily listing to become due."""
     for worker in rounds(node.node):
         for _ in range(min(_HOUR_S, round(_HOUR_S / worker.period_s))):
             await worker.tick()
 
 
 async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
-    """One record out of a segment of 32 MiB in batches of 16 KiB, of which the broker has nothing but the manifest."""
+    """Reads one record of a 32 MiB segment of 16 KiB batches. The broker has only the partition's manifest."""
     await node.create("cold", configs={**TIERED, "internal.segment.bytes": str(32 << 20)})
     for number in range(2048):
         await node.append("cold", number.to_bytes(2, "big") * 8000)

@@ -149,9 +149,9 @@ def _ask_for(topic: str) -> metadata_request.MetadataRequest:
 
 @contextmanager
 def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk. A page
-    cache that only grows also takes memory that the virtual machine has not used before, which costs more than the broker's
-    work."""
+    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk. Also, a
+    page cache that only grows would need memory that is new to the virtual machine, and getting that memory costs more
+    processor time than the broker's own work."""
     create_topic(address, name, partitions)
     yield name
     c = Connection(address)
@@ -234,7 +234,8 @@ def accepted(c: Connection, request: bytes, topic: str, partitions: int = 1) -> 
 
 
 def _first_offset(c: Connection, request: bytes, topic: str) -> int:
-    """Sends the request twice, first until it is accepted, and returns the second one's offset: the start of the count."""
+    """Sends the request until it is accepted, then once more. Returns the base offset of that last one, from which offsets are
+    counted."""
     accepted(c, request, topic)
     c.send(request)
     return base_offset(c.receive())

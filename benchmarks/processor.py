@@ -1,4 +1,4 @@
-"""Measures processor time, of a process with all its descendants from /proc, and of a node's event loop."""
+"""Measures processor time: that of a process and all its descendants (from /proc), and that of a node's event loop."""
 
 from __future__ import annotations
 

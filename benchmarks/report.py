@@ -175,7 +175,10 @@ def plot(rows: list[Row], path: Path) -> None:
     axes.set_yticks(places, [_label(row, wanted) for row, wanted, _ in bars], fontsize=9)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("times as good as Apache Kafka 4.2.1 beside it (its figure in brackets)", fontsize=9)
+    axes.set_xlabel(
+        "ratio to Apache Kafka 4.2.1 in the same run:\nabove 1 tidelog is better (Kafka's figure in brackets)",
+        fontsize=9,
+    )
     axes.legend(loc="lower right", fontsize=8, frameon=False)
     figure.tight_layout()
     path.parent.mkdir(exist_ok=True)

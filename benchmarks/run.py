@@ -6,12 +6,12 @@ medians and ratios.
 
 Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `cluster` (the same with
 `--brokers 2`), `moves` (a partition to another broker), `beside` (produce while segments roll and are offloaded, tailing
-consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold` (from an S3 server beside), `decoder`
-(batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's largest request, and others' waits),
-`callers` (excessive gRPC callers), `sdk` (the SDK's producers beside confluent-kafka's), `groups` (members of consumer groups),
-`transactions` (by Java's clients), `compaction` (the log cleaner), `coordinators` (many and large groups), `history` (what
-segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count; `--write` saves
-the figures, each part with its own date, and updates the docs' tables and the plot.
+consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold` (reads of history that is only on a
+local S3 server), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's largest request,
+and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside confluent-kafka's), `groups` (members
+of consumer groups), `transactions` (by Java's clients), `compaction` (the log cleaner), `coordinators` (many and large groups),
+`history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count;
+`--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
 
 If a part fails or exceeds its limit, its rows are kept, the other parts still run, and the exit code is 1.
 """
@@ -81,9 +81,9 @@ LIMITS = {
 }
 
 
-#: The name of tidelog with two brokers in the table.
+#: The table's column for tidelog with two brokers.
 TWO_BROKERS = "tidelog-2"
-#: Parts that take each figure once, for any number of rounds.
+#: Parts that measure each figure once, whatever `--rounds` is.
 ONCE = frozenset({"stalls", "callers"})
 
 #: Broker configs.
@@ -159,7 +159,7 @@ class Bench:
         self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
 
     def cluster(self) -> None:
-        """As `fleet`, with a broker for each of two cores beside one, and the memory of each."""
+        """As `fleet`, but compares a cluster of two brokers with a single broker, and also measures the memory of each."""
         made = self.running(floor=False)
         both = made[TWO_BROKERS] = of_brokers.Tidelog(self._directory / "two", brokers=2)
         self._stack.callback(both.stop)
@@ -311,8 +311,8 @@ def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
 
 
 def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str, tuple[str, str, float | None]]]:
-    """Runs each row on every broker before the next row. The order is reversed with each round and with each row: in an odd
-    number of rounds one broker comes first once more often, but not the same one in all rows."""
+    """Runs each row on every broker before the next row. The order is reversed with each round and with each row, so that with
+    an odd number of rounds the broker that comes first once more often is not the same one in all rows."""
     names, place = list(begun), 0
     while True:
         turned = list(reversed(names)) if (number + place) % 2 else names
@@ -370,12 +370,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="requests,starts,cold")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2, help="seconds that each figure of `requests` is measured")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=2,
+        help="seconds for which each figure of `requests` and `groups` is measured; `fleet`, `cluster` and `transactions` take "
+        "twice as long",
+    )
     parser.add_argument(
         "--warm-up", type=float, default=60, help="seconds of load on each broker before the first round"
     )
     parser.add_argument("--only", default="", metavar="WORD", help="run only the rows whose name contains WORD")
-    parser.add_argument("--share", type=float, default=1, help="factor on the record counts of Java's clients")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1,
+        help="factor on the record counts of `java` and `transactions`, and on the log size of `compaction`",
+    )
     parser.add_argument("--gibibytes", type=float, default=2.1, help="GiB of cold data")
     parser.add_argument("--million-records", type=float, default=5, help="millions of records that Spark scans")
     parser.add_argument("--kafka", action="store_true", help="also start and measure Apache Kafka 4.2.1")

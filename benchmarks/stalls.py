@@ -1,11 +1,12 @@
 """The part `stalls`: how long each API's largest request delays others, and how much memory it leaves.
 
-One node with thousands of topics. While a connection sends one large request and waits for its response (or for the
-connection to close), another process sends small Produce requests in turn: its longest wait is the row. The machine causes
-waits too; so the loop's processor time during the longest wait stands beside it, and the idle node's own figure in the first
-row. That process has a real-time priority where the system allows it: otherwise it may wait for a core although its answer
-has arrived, and the loop's work in that time would count as the cause. Then the request is sent until six are answered; the
-node's growth is the memory left.
+One node with thousands of topics. While a connection sends one large request and waits for its response (or for the connection
+to close), another process sends small Produce requests in turn: its longest wait is the row. The machine itself causes waits,
+so a second row gives the most processor time that the node's loop used in any one wait (not necessarily the longest), and the
+first rows give both figures for an idle node. That process has a real-time priority where the system allows it: otherwise it
+may wait for a core although its answer has arrived, and the loop's work in that time would count as the cause. A repeatable
+request is then sent until six have been answered (or one takes longer than LONG_S). The growth of the node's memory since the
+first answer is the memory left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Starts, timed: to the first answer, and with 10,000 partitions after a kill -9 until ten of them accept."""
+"""Times starts: until the first answer, and, with 10,000 partitions after a kill -9, until ten of the partitions accept a
+record."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def after_kill(broker: Broker, topics: list[str]) -> Iterator[tuple[str, str, fl
     yield "10,000 partitions: restart after kill -9 until ten accept", "s", time.perf_counter() - began
     resident = broker.resident_megabytes()
     if resident is not None:
-        yield "10,000 partitions: resident memory then", "MB", resident
+        yield "10,000 partitions: resident memory afterwards", "MB", resident
 
 
 def _accepts(address: str, topic: str, partitions: range | tuple[int, ...], batch: bytes) -> bool:

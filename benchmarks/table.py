@@ -70,7 +70,7 @@ _KAFKA_AT_MOST = {
     "resident memory after the rows": 0.4,
     "start to first answer": 0.5,
     "10,000 partitions: restart after kill -9 until ten accept": 0.5,
-    "10,000 partitions: resident memory then": 0.5,
+    "10,000 partitions: resident memory afterwards": 0.5,
     "join to stable, 3 members": 1.0,
     "join to stable, 100 members": 1.0,
     "join to stable, 500 members": 1.0,

@@ -32,7 +32,7 @@ PLAIN, IDEMPOTENT, TRANSACTIONAL = (
 )
 UNCOMMITTED, COMMITTED = (f"Java consumer of these, {level}" for level in ("read_uncommitted", "read_committed"))
 COLD = "the same from the bucket, read_committed"
-#: Rows with a column of the broker's own figure in another row: (row, column, the other row).
+#: (row, column, other row): in `row`, `column` repeats the broker's own figure of `other row`, for comparison.
 BESIDE_OWN = (
     (IDEMPOTENT, "plain", PLAIN),
     (TRANSACTIONAL, "plain", PLAIN),

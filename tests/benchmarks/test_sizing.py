@@ -47,7 +47,12 @@ FIGURES = [
     ),
     ("processor, compaction", r"([\d.]+) MB/s", "compaction", "compaction of 1 KiB records, a tenth stays"),
     ("memory, broker", r"([\d.]+) MB idle", "requests", "resident memory of an idle node"),
-    ("memory, broker", r"([\d.]+) MB with 10,000 partitions", "partitions", "10,000 partitions: resident memory then"),
+    (
+        "memory, broker",
+        r"([\d.]+) MB with 10,000 partitions",
+        "partitions",
+        "10,000 partitions: resident memory afterwards",
+    ),
     (
         "memory, committed offsets",
         r"([\d.]+) MB for a million",
