@@ -90,7 +90,7 @@ class MemberIdentity(NamedTuple):
 
 class Membership:
     """`owned` are the member's partitions; `must_join`: the member has to join the next generation; `failure`: an error that
-    the program has to handle. `on_change` is called when either is set."""
+    the program has to handle. `on_change` is called when a coordinator's error or changed metadata sets either."""
 
     def __init__(
         self,
@@ -126,7 +126,8 @@ class Membership:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether partitions are kept during a rebalance. All members must support that, so no eager assignor is offered."""
+        """Whether partitions are kept during a rebalance. This is so only if cooperative-sticky is the one assignor offered,
+        because all members must support it."""
         return set(self._options.assignors) == {COOPERATIVE_STICKY}
 
     # --- joining ------------------------------------------------------------------------------------------------------
@@ -194,8 +195,8 @@ class Membership:
         return decode_assignment(synced.assignment)
 
     def _assigned(self, joined: Joined) -> Sequence[tuple[str, bytes]]:
-        """Every member's assignment, computed as leader. A returning static leader may skip it (KIP-814): the coordinator
-        ignores the one computed here."""
+        """Every member's assignment, computed as leader. When a static leader returns (KIP-814), the coordinator keeps the
+        existing assignment and ignores this one."""
         members = [
             Subscriber(each.member_id, each.group_instance_id, decode_subscription(each.metadata))
             for each in joined.members
@@ -239,7 +240,8 @@ class Membership:
             if answer.error is not None and request.generation == self._generation:
                 self._after(answer.error)
         except LogError as error:
-            if AFTER.get(type(error)) is not Next.WAIT:  # an unavailable coordinator gets the next heartbeat
+            # If the coordinator is unavailable, simply send the next heartbeat when it is due.
+            if AFTER.get(type(error)) is not Next.WAIT:
                 self.failure = error
                 self._on_change()
 
@@ -288,7 +290,8 @@ class Membership:
                 return
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's committed offsets of the partitions that have one. Waits for open transactions with such offsets."""
+        """The group's committed offsets of the partitions that have one. If an open transaction holds offsets of these
+        partitions, waits until it has ended."""
         patience = Patience(self._node, self._options.retry_s)
         wanted: dict[str, list[int]] = {}
         for each in partitions:
