@@ -87,7 +87,8 @@ def tools(python: Path) -> Path:
 
 
 def unpinned() -> dict[str, str]:
-    """Environment variables without constraints.txt, which pins one environment. A build may use any version in its bounds."""
+    """The environment variables without PIP_CONSTRAINT and PYTHONPATH. constraints.txt pins the developers' environment; a
+    build may use any version that its own bounds allow."""
     return {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH")}
 
 
