@@ -57,12 +57,12 @@ def repair(
 ) -> None:
     """Repair manifests that a bucket has lost, or has only in an older version, through the node that saw the newer one.
 
-    A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen. The node then
-    deletes and evicts nothing there. This command rewrites cluster.json (with --cluster) and topic.json, verifies every object
-    that the newest known manifests name, and replaces missing objects at the end from the local log. Then it commits the
-    manifests, as the start of a new history of commits. It does the same if a manifest exists but its objects are gone. If
-    offsets in the middle are lost, it prints them and changes nothing, unless --accept-loss gives up exactly those. Exit code 1
-    if a repair is impossible.
+    A bucket shows less than the node has seen if it was restored, was copied in the wrong order, or has lost an object. The
+    node then deletes and evicts nothing there. This command rewrites cluster.json (with --cluster) and topic.json, verifies
+    every object that the newest known manifests name, and replaces missing objects at the end from the local log. Then it
+    commits the manifests, as the start of a new history of commits. It does the same if a manifest exists but its objects are
+    gone. If offsets in the middle are lost, it prints them and changes nothing, unless --accept-loss gives up exactly those.
+    Exit code 1 if a repair is impossible.
     """
     from service.cli.client.repair import repairs
     from service.cli.kafka import all_topics, connect_admin, grpc_address

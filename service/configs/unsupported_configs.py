@@ -36,11 +36,16 @@ REASONS = {
     "one-node": "brokers reach their controller by tidelog's own protocol, and a partition has one replica",
     "one-replica": "there is no replication: internal topics have one replica, whatever the factor",
     "own-metadata": "the metadata log is one file in tidelog's own format, rewritten as a snapshot as it grows",
-    "own-plugin": "the object store is the node's own setting `store`, and its manifests are the metadata",
+    "own-plugin": (
+        "the object store is chosen by the node's own setting `store`, and the manifests in it take the place of Kafka's "
+        "remote log metadata"
+    ),
     "own-tier": "one tier process does all object store work, within its own bounds",
     "quotas": "quotas are not served yet",
-    "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
-    "transactions": "a request is sent to the coordinator once, and it answers when the last transaction is complete",
+    "security": "this version serves plaintext without authentication or authorisation, so this config would protect nothing",
+    "transactions": (
+        "the broker sends the request once, and the coordinator answers when the producer's previous transaction is complete"
+    ),
     "two-phase": "two-phase commit (KIP-939) is not served yet",
     "verified": "every transactional batch is verified, because a late one could begin a transaction that never ends",
     "unthrottled": "object store traffic is not throttled",

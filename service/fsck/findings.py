@@ -26,7 +26,7 @@ class FindingKind(Enum):
     WENT_BACK = "manifest older than segments written after it"
     BAD_FILE = "unreadable file"
     WRONG_TOPIC = "topic.json contradicts its partitions"
-    ABOVE_OWNER = "number above the newest one issued"
+    ABOVE_OWNER = "epoch, commit or incarnation above the newest one issued"
     OVERLAP = "overlapping segments"
     HOLE = "offsets in no segment"
     LOCAL_DISAGREES = "local log disagrees with the tier"

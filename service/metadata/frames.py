@@ -40,7 +40,8 @@ class Frame:
 
 
 class Scan(NamedTuple):
-    """The frames of a log. `end` is the byte position after the last whole frame, where the log is truncated and continues."""
+    """The frames of a log. `end` is the byte position after the last whole frame: the caller truncates the log there, and
+    appends there."""
 
     frames: Sequence[Frame]
     end: int
@@ -67,8 +68,8 @@ def decode(data: bytes, position: int = 0) -> Frame | None:
 
 
 def scan(data: bytes, first_index: int, name: str) -> Scan:
-    """Reads a log whose first frame has `first_index`, without a torn end. Raises MetadataCorrupt, which names the file `name`
-    and the position, if frames follow the unreadable bytes or are out of order."""
+    """Reads the whole frames of a log whose first frame has index `first_index`. A torn end is ignored. Raises MetadataCorrupt,
+    which names the file `name` and the position, if frames follow the unreadable bytes or are out of order."""
     frames: list[Frame] = []
     position, expected, term = 0, first_index, 0
     while (frame := decode(data, position)) is not None:
@@ -91,8 +92,9 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
 
 #: The end of every damage report.
 ADVICE = (
-    "Restore the file from a copy of this data directory. Without one, move its folder away, keep it, and start "
-    "with --take-over CLUSTER_ID: its content comes back from the store, and the partitions beside it stay."
+    "Restore the file from a copy of this data directory. Without a copy, move the metadata folder out of the data directory, "
+    "keep it, and start with --take-over CLUSTER_ID: the metadata come back from the store, and the partitions in the data "
+    "directory stay."
 )
 
 

@@ -39,7 +39,8 @@ class PartitionImage:
     #: True if its leader was elected uncleanly and has not repaired the log yet.
     recovering: bool = False
     #: The log end at which another broker handed the partition over to its present replica; 0 if none did. The bucket has
-    #: everything below it. If that replica's log is shorter, it has not begun yet.
+    #: everything below this offset. A local log of the present replica that ends below it has not been started from the bucket
+    #: yet.
     moved_end: int = 0
 
     @property
@@ -101,8 +102,8 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class SessionImage:
-    """The completed commands of a broker's registration whose answers it may not have: encoded results by sequence number, all
-    from `answered_below` on."""
+    """The commands that a registered broker has sent and that are completed, but whose answers it may not have received:
+    encoded results by sequence number. It has the answers of all commands below `answered_below`."""
 
     broker_epoch: int
     answered_below: int

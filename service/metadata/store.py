@@ -4,8 +4,9 @@
     <data_dir>/__cluster_metadata-0/<index:020>-<term:010>.snapshot    one frame: the image after entry `index`
 
 Invariants: an entry for which `append` returned is whole on disk and survives a power loss. An entry for which `append` raised
-is not in the log, unless the machine dies before the torn bytes are truncated: recovery may then find the entry whole. A
-snapshot is durable under its name before the log that it replaces is removed. Everything that `open` returns is durable.
+is not in the log, unless the process or the machine dies before `repair` truncates its bytes: recovery may then find the entry
+whole. A snapshot is durable under its name before the log that it replaces is removed. Everything that `open` returns is
+durable.
 
 Blocking; one thread at a time. MetadataLog is the asyncio shell around it. It does not lock the directory (the owner of the
 data directory does) and does not interpret records.
@@ -87,7 +88,8 @@ class MetadataStore:
         return self._end >= self._snapshot_at
 
     def append(self, term: int, payload: bytes) -> int:
-        """Makes one entry durable and returns its index. On an OSError the log is unchanged, and the next call tries again."""
+        """Makes one entry durable and returns its index. On an OSError the log has no new entry, and the next call first
+        removes the bytes that this one left."""
         self.repair()
         frame = encode(Frame(term, self._index + 1, payload))
         self._torn = True

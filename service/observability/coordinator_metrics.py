@@ -39,7 +39,7 @@ COORDINATED = (
     _of_coordinator(
         "group",
         "partition-load-time-max",
-        "Duration in ms of the last load of a partition, the longest of all partitions.",
+        "The longest of the partitions' last loads, in ms.",
     ),
     _of_coordinator("group", "partition-load-time-avg", "Mean duration in ms of the last loads of partitions."),
     _of_coordinator("group", "offset-commit-count", "Offsets committed, including those in transactions.", _COUNTER),
@@ -57,7 +57,7 @@ COORDINATED = (
     _of_coordinator(
         "transaction",
         "partition-load-time-max",
-        "Duration in ms of the last load of a partition, the longest of all partitions.",
+        "The longest of the partitions' last loads, in ms.",
     ),
     _of_coordinator("transaction", "partition-load-time-avg", "Mean duration in ms of the last loads of partitions."),
     own(_GAUGE, "transactional_ids", "Transactional ids by the state of their transaction.", ("state",)),

@@ -1,7 +1,8 @@
 """One scrape of a node: collects and writes all of `metrics.METRICS`.
 
-Only the window of the idle shares is kept between scrapes. All other numbers are plain counters of the node's parts, so a
-metric that is not scraped has no extra cost. Concurrent scrapes take turns.
+Between scrapes only the samples of the idle shares (`IdleWindow`) and the count and duration of earlier scrapes are kept. All
+other numbers are plain counters of the node's parts, so a metric that is not scraped has no extra cost. Concurrent scrapes take
+turns.
 """
 
 from __future__ import annotations

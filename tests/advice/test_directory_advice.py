@@ -102,7 +102,7 @@ async def test_damaged_metadata_are_set_aside_and_rebuilt_from_the_store(tmp_pat
     with pytest.raises(MetadataCorrupt, match="--take-over CLUSTER_ID") as said:
         async with running(tmp_path / "data", node.store):
             pass
-    assert "move its folder away" in str(said.value)
+    assert "move the metadata folder out of the data directory" in str(said.value)
     shutil.move(Path(str(said.value).split(": ")[0]).parent, tmp_path / "kept")
     with pytest.raises(StoreRefused, match=f"1 cluster: {node.node.cluster_id}"):
         async with running(tmp_path / "data", node.store):

@@ -51,8 +51,9 @@ _UNKNOWN = LogError("the broker did not answer")
 
 
 class _DelayedAnswers:
-    """The answers of a delayed append request. Some of its batches are still with threads or coordinators, or the filling disk
-    slows producers. The work in threads completes even if the caller has disconnected."""
+    """The answers of an append request that cannot be answered yet, because some of its batches are with threads or wait for a
+    coordinator, or because a filling disk slows producers. The work in threads completes even if the caller has
+    disconnected."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -75,7 +76,8 @@ class _DelayedAnswers:
         return functools.partial(self._known, partition, index)
 
     def refused(self, partition: Partition, index: int) -> Done:
-        """As `wait`'s function, for the error of a batch that was not passed to the log."""
+        """Returns the function to call with the error of a batch that never reached the log. Use it instead of the function of
+        `wait`; the answer then has no log start."""
         return functools.partial(self._known, partition, index, tells_log_start=False)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:

@@ -35,9 +35,9 @@ class AsksCoordinator(Protocol):
 
 def check_decided_before(partition: Partition, producer: ProducerIdAndEpoch) -> None:
     """Raises NotEnoughReplicas if an older-epoch transaction of the producer has been open here since before this leadership.
-    Its marker was most likely lost with a disk. Then no request is sent to the coordinator. It would add the partition to the
-    present transaction, which it could not end here, and every tool would mistake the earlier transaction for the present
-    one."""
+    The marker of that transaction was most likely lost with a disk. The caller then sends no request: the coordinator would add
+    the partition to the producer's present transaction but could not end that transaction here, and every tool would mistake
+    the earlier transaction for the present one."""
     partition.log.hot.end.producers.check_decided(*producer, below=partition.state.epoch_start)
 
 
@@ -47,8 +47,8 @@ def asking(
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
 ) -> asyncio.Future[PartitionsAdded]:
-    """Adds the partitions in version 2 of transactions, where clients do not add them; in earlier versions it only verifies
-    them. Raises nothing: every waiting batch must get an answer."""
+    """Asks the coordinator to add the partitions (version 2 of transactions, whose clients do not add them) or only to verify
+    them (earlier versions). Raises nothing: every waiting batch must get an answer."""
     request = AddPartitions(
         transaction.id,
         producer,

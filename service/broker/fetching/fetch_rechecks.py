@@ -30,7 +30,7 @@ class FetchRechecks:
         self._seconds = seconds
         self._few: deque[Recheck] = deque()
         self._many: deque[Recheck] = deque()
-        #: The end of this turn's time for rechecks; None before the first.
+        #: When this turn's time for rechecks ends; None while no recheck ran in this turn and none is queued.
         self._until: float | None = None
 
     @property

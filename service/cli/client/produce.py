@@ -273,7 +273,8 @@ def _reader(
     *,
     as_json: bool,
 ) -> Callable[[bytes], JsonRecord]:
-    """A function that makes a record from a line. Command-line options override the line's fields. It raises ValueError."""
+    """A function that makes a record from a line, and raises ValueError if it cannot. The topic and partition of the command
+    line override the line's; its headers are added to the line's."""
 
     def read_text(line: bytes) -> JsonRecord:
         key, value = (None, line) if separator is None else _split(line, separator)
@@ -323,7 +324,8 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _shown(file: Path | None, wanted: bool) -> Iterator[Any]:
-    """A function that counts bytes and shows progress, if stderr is a terminal and stdin is not."""
+    """A function that counts bytes. It shows progress if that is wanted, stderr is a terminal, and the lines are not typed at a
+    terminal."""
     watched = sys.stderr.isatty() and not (file is None and sys.stdin.isatty())
     if not (wanted and watched):
         yield lambda count: None

@@ -47,7 +47,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 PENDING_IDS = 10_000
 #: Most assignments of a leader's request that one step reads. A leader may send more than its group has members.
 ASSIGNMENTS_A_STEP = 1_000
-#: Most bytes of a batch of one record, without the record's key and value.
+#: Most bytes that a batch with one record takes besides the record's key and value.
 BATCH_BYTES = 100
 
 _new_tuple = tuple.__new__
@@ -72,7 +72,8 @@ class Rebalancing:
         self._memory = memory
         self._counts = counts
         self._deadlines = deadlines
-        #: The shard takes their steps, and makes other requests of their groups wait.
+        #: Rebalances that take several steps. The shard runs the steps, and lets other requests for those groups wait
+        #: meanwhile.
         self.unfinished: UnfinishedChanges[Any] = UnfinishedChanges()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ class Rebalancing:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
     def members_changed(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
-        """Called after a member has joined, left or changed its protocols. Begins a rebalance, or ends one that waited for
-        it."""
+        """Called after a member has joined, left or changed its protocols. Begins a rebalance, or completes the current one if
+        no other member is awaited."""
         if group.state in REBALANCES_FROM:
             self.begin(group, reason, now_ms, outcome)
         else:

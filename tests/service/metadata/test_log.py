@@ -275,7 +275,7 @@ async def damaged(tmp_path: Path, suffix: str, position: int, *, bound: int = LO
     with pytest.raises(MetadataCorrupt) as error:
         MetadataLog.open(str(tmp_path), TroubledFiles())
     assert path.name in str(error.value)
-    assert "move its folder away" in str(error.value)
+    assert "move the metadata folder out of the data directory" in str(error.value)
     return str(error.value)
 
 
