@@ -3,9 +3,9 @@
 Most requests finish within their first slice (FREE_S). Requests that run as tasks begin in order of arrival. Each turn of the
 loop begins at least one, and no further ones after SLICE_S: otherwise hundreds that arrive together would hold the loop for a
 slice each. A longer request continues in slices of SLICE_S. After each slice it rests until the loop has served all sockets.
-Resting requests take turns, so a hundred of them delay others no longer than one does. At most AT_WORK of them are in
-progress, which bounds their memory; the others start in order of arrival. Small requests have as many slots of their own. A
-garbage collection or another process may use up a small request's first slice, and it must not then wait for hundreds of
+Resting requests take turns, so a hundred of them delay others no longer than one does. At most AT_WORK of them are in progress,
+which bounds their memory; the others start in order of arrival. Small requests have as many slots of their own: a garbage
+collection or another process may use up a small request's first slice, and such a request must not wait behind hundreds of
 large ones. A request whose client has left ends at its next rest. Short steps that are due together share one slice (`soon`).
 
 Not promised: fairness of a step that never checks whether its turn is over.
@@ -41,7 +41,7 @@ class TurnScheduler:
         self._large, self._small = _Entrance(), _Entrance()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
-        #: The time until which first slices may begin in this turn of the loop; None before the first.
+        #: The time until which first slices may begin in this turn of the loop; None until a request asks in this turn.
         self._begins_until: float | None = None
         self._has_planned = False
         #: Requests that wait for their first slice. `_late` holds those that were woken too late in a turn: they come first.
@@ -50,7 +50,7 @@ class TurnScheduler:
         self._steps: deque[Callable[[], None]] = deque()
 
     def turn(self, is_wanted: Callable[[], bool] = lambda: True, size: int = SMALL_BYTES + 1) -> Turn:
-        """The turn of a request of `size` bytes that starts now. The caller ends it with `leave`."""
+        """A new `Turn` for a request of `size` bytes whose processing starts now. The caller ends it with `leave`."""
         return Turn(self, self._small if size <= SMALL_BYTES else self._large, is_wanted)
 
     @property
@@ -109,7 +109,8 @@ class TurnScheduler:
             asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        """Schedules the next turn while requests wait, because all those that it wakes may be cancelled before they ask."""
+        """Wakes up to BEGIN_A_TURN waiting requests. If more wait, also schedules the next turn, because all requests woken
+        here may be cancelled before they ask for their slice."""
         self._has_planned, self._begins_until = False, None
         for _ in range(min(BEGIN_A_TURN, len(self._late) + len(self._beginning))):
             waiter = (self._late or self._beginning).popleft()
@@ -170,7 +171,8 @@ class _Entrance:
 
 
 class Turn:
-    """One request's share of the loop. `is_wanted` tells whether its client still waits."""
+    """One request's right to run on the loop, in slices; not a turn of the loop. `is_wanted` tells whether its client still
+    waits."""
 
     __slots__ = ("_entrance", "_has_entered", "_is_wanted", "_scheduler", "_until")
 

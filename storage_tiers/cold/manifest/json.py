@@ -1,9 +1,9 @@
 """Manifests and pages as bytes: readable JSON, one line for each segment, fields always in the same order.
 
-Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; a key outside it begins with `/`. Reading is
-strict: a field that is missing, has the wrong type or breaks an invariant raises a `TierCorrupt` that names it; a document
-whose least reader is newer than this one raises `StoreRefused`. Unknown fields are ignored. A page is the same JSON, gzipped,
-and is compared with the length and CRC-32C that the manifest records before it is unpacked.
+Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; a key outside it begins with `/`. Reading is strict: a
+field that is missing, has the wrong type or breaks an invariant raises a `TierCorrupt` that names it; a document whose
+`least_reader` is above this version's format raises `StoreRefused`. Unknown fields are ignored. A page is the same JSON,
+gzipped, and is compared with the length and CRC-32C that the manifest records before it is unpacked.
 
 Not promised: byte-identical gzip across versions of zlib; compressed bytes are compared only with their own CRC.
 """
@@ -189,7 +189,8 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
 def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manifest:
     """The manifest must contain exactly these `ids`, if given: a manifest under another partition's key is not served.
 
-    TierCorrupt if it cannot be parsed, or, unless `sound` is False (`tidelog fsck` names each fault), breaks an invariant.
+    TierCorrupt if it cannot be parsed, or if it breaks an invariant. `sound=False` skips the check of invariants, for `tidelog
+    fsck`, which reports each fault itself.
     """
     fields = Fields.parse(data, f"the manifest of {ids}" if ids else "a manifest")
     version = check_version(fields)

@@ -19,8 +19,9 @@ class TierSettings:
     `read_deadline_s` bounds a read with all its retries, counted from its turn in the queue; `commit_deadline_s` bounds an
     operation on a manifest, to which an offload adds `offload_s_per_mib` for each MiB. All times are in seconds.
 
-    While an answer is awaited, the broker sends a heartbeat question every `heartbeat_s`, and replaces the process after
-    `silent_beats` of them without any frame. Before the first answer it allows `starting_beats`: libraries may still load.
+    While an answer is awaited, the broker sends a heartbeat question every `heartbeat_s`, and replaces the process if no frame
+    has arrived from it during `silent_beats` heartbeats. Before the first answer it allows `starting_beats`: libraries may
+    still load.
     """
 
     download_connections: int = 16

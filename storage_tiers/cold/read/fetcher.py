@@ -1,4 +1,5 @@
-"""Downloads the data that cold reads need: sidecars into memory, chunks into the cache. One serves all partitions of a broker.
+"""Downloads the data that cold reads need: sidecars into memory, chunks into the cache. One `Hydrator` serves all partitions of
+a broker.
 
 Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else. A download finishes even if
 every waiter leaves. Failures go to current waiters and are not cached, with one exception: an object that was corrupt twice is
@@ -32,13 +33,15 @@ from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
 
-#: Sidecars in memory, as estimated by `_cost`: about 60 of segments of 1 GiB, 600 of 100 MB.
+#: The bound on parsed sidecars in memory, as estimated by `_cost`: room for those of about 60 segments of 1 GiB, or 600 of 100
+#: MB.
 MAX_SIDECAR_BYTES = 16 << 20
-#: Bytes of a sidecar in memory: of itself, of an index row, a checksum, an aborted transaction (a tuple and its numbers).
+#: Bytes in memory of an empty parsed sidecar, of one index row, of one checksum, and of one aborted transaction (a tuple and
+#: its numbers).
 _SIDECAR_BYTES, _ROW_BYTES, _CHECK_BYTES, _ABORTED_BYTES = 600, 16, 4, 200
 #: Sidecars of more bytes are parsed in a thread.
 _PARSE_IN_THREAD_BYTES = 64 << 10
-#: Seconds that a download waits for room in the cache, and between looks.
+#: The longest wait of a download for room in the cache, and the interval at which it looks again, in seconds.
 ROOM_S, ROOM_STEP_S = 10.0, 0.05
 _MIBS = CHUNK_BYTES // MIB
 
@@ -46,7 +49,8 @@ T = TypeVar("T")
 
 
 class PendingFetch:
-    """A download under way. `urgent` once a reader waits for it; `question` is None where it cannot be read-ahead."""
+    """A download under way. `urgent`: a reader waits for it. `question` is None for a kind of download that is never started by
+    read-ahead."""
 
     __slots__ = ("question", "task", "urgent")
 
@@ -58,7 +62,8 @@ class PendingFetch:
 
 class Hydrator:
     """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks downloaded (`brought`), those of
-    them that no reader had asked for (`read_ahead`), `sidecars` fetched, seconds of delay for producers (`held_s`)."""
+    them that no reader had asked for (`read_ahead`), `sidecars` fetched, seconds by which read-ahead was delayed in favour of
+    producers (`held_s`)."""
 
     def __init__(self, client: TierClient, cache: ChunkCache, pace: Pace, clock: Clock) -> None:
         self._client = client
@@ -97,7 +102,7 @@ class Hydrator:
         return self.cache.get(ChunkKey(segment.key, segment.position, index))
 
     def chunks(self, segment: RemoteSegment, indexes: range) -> list[SharedFile]:
-        """Those of these chunks that are in the cache."""
+        """The files of the given chunks that are in the cache."""
         return [file for index in indexes if (file := self.chunk(segment, index)) is not None]
 
     # --- downloads ----------------------------------------------------------------------------------------------------
@@ -113,7 +118,8 @@ class Hydrator:
                 await self._join(flight)
 
     async def newest_state(self, newest: NewestSidecar, end: int) -> Sidecar:
-        """Epochs and producers at exactly `end`, from the sidecar of the last extension; nothing else of it."""
+        """The epochs and producers at exactly `end`, from the manifest's newest sidecar. The returned sidecar has no other
+        parts."""
         position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
         if length == 0:
             raise TierCorrupt(f"{newest.key} holds neither epochs nor producers; run `tidelog fsck`")
@@ -286,7 +292,7 @@ class Hydrator:
             self._room.set()
 
     async def _reserve(self, size: int) -> None:
-        """Waits while downloads and answers fill the cache: finished downloads and sent answers can be evicted."""
+        """Waits while chunks that are being downloaded or sent fill the cache. They can be evicted once downloaded and sent."""
         patience = ROOM_S
         while not self.cache.reserve(size):
             if patience <= 0:
@@ -310,7 +316,7 @@ def _read_all(path: str) -> bytes:
 
 
 def chunk_length(segment: RemoteSegment, index: int) -> int:
-    """The last chunk of a remote segment is shorter."""
+    """The bytes of a chunk: CHUNK_BYTES, or what is left for a segment's last chunk."""
     return min(CHUNK_BYTES, segment.length - index * CHUNK_BYTES)
 
 

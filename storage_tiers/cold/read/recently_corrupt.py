@@ -46,7 +46,8 @@ class RecentlyCorrupt:
         self._failures.pop(name, None)
 
     def check(self, name: Hashable) -> None:
-        """Raises TierCorrupt if that download failed so twice in a row, the last time within CORRUPT_S seconds."""
+        """Raises TierCorrupt if the download's last two attempts were corrupt, the second one less than CORRUPT_S seconds
+        ago."""
         failure = self._failures.get(name)
         if failure is not None and failure.is_repeated and self._clock.monotonic() < failure.until:
             raise TierCorrupt(failure.text)

@@ -82,8 +82,8 @@ def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """A remote segment whose objects existed after the manifest of `seen_commit` was read. Length (bytes) and CRC-32C are the
-    sidecar's."""
+    """A remote segment whose objects were stored after the manifest with commit `seen_commit` had been read. Length (bytes) and
+    CRC-32C are the sidecar's."""
 
     segment: RemoteSegment
     sidecar_length: int
@@ -124,8 +124,8 @@ class Offloader:
         built = await self._run_blocking(lambda: _built(job))
         if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
             raise InvalidRequest(
-                f"the last batch below offset {job.end} of {self._ids} is of leader epoch {built.last_leader_epoch}, not "
-                f"{job.last_record_epoch}, offloaded in epoch {job.leader_epoch}"
+                f"the last batch below offset {job.end} of {self._ids} has leader epoch {built.last_leader_epoch}; the "
+                f"offload expected {job.last_record_epoch}, and at most its own epoch {job.leader_epoch}"
             )
         return built
 
