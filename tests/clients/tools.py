@@ -187,7 +187,10 @@ MASKS = (
 
 
 _FEATURES = "a feature of Kafka's own controllers and clients, or one not served yet"
-_REPLICAS = "Kafka sets this default for eligible leader replicas, which a single replica does not need"
+_REPLICAS = (
+    "Kafka sets a default of `min.insync.replicas` for eligible leader replicas (KIP-966), which a single replica does not "
+    "need"
+)
 
 
 class Difference(NamedTuple):

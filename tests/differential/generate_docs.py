@@ -66,9 +66,9 @@ _PURPOSE = """
 _BOUNDS = """
 ## Bounds that Kafka does not have
 
-A long request is read, processed and answered in slices, and other requests are served between slices. The request ends when
-its client disconnects, and rows processed by then remain, while Kafka completes it; batches of a Produce are appended in any
-case. The size of one request, and the memory that all of them use, are bounded:
+A long request is read, processed and answered in slices, and other requests are served between slices. If the client
+disconnects, processing stops, and the rows processed by then stay in effect. Kafka would complete the request. The batches of a
+Produce are always appended. The size of one request, and the memory that all of them use, are bounded:
 
 """
 
@@ -90,7 +90,11 @@ _BEYOND = (
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("rows of an answer (elements of all its arrays), Produce and Fetch aside", f"{ANSWER_ROWS:,}", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
-    ("requests in slices at a time, and as many small ones", str(AT_WORK), "further ones wait in order of arrival"),
+    (
+        "unfinished requests that are processed in slices at a time; small and large requests are counted separately",
+        str(AT_WORK),
+        "further ones wait in order of arrival",
+    ),
     (
         "bytes of batches that threads validate: those that are large once decompressed, or have faulty records",
         f"{MAX_HELD_BYTES >> 20} MiB",
@@ -100,7 +104,7 @@ _BEYOND = (
     (
         "bytes of incomplete, waiting or running requests, and of large unread answers",
         f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
-        "the largest connection of the address that holds most is closed",
+        "of the client address that uses the most memory, the connection that uses the most is closed",
     ),
     ("protocols of one member of a group", str(MAX_PROTOCOLS), "INCONSISTENT_GROUP_PROTOCOL"),
     (
@@ -109,9 +113,9 @@ _BEYOND = (
         "COORDINATOR_NOT_AVAILABLE: clients join again",
     ),
     (
-        "bytes that groups without a committed offset, and names of groups above 1 KB, keep on a broker",
+        "memory on a broker of groups without a committed offset, and of group names longer than 1,000 bytes",
         f"{GROUPS_BYTES >> 20} MiB",
-        "COORDINATOR_NOT_AVAILABLE for a JoinGroup or OffsetCommit that would make another one",
+        "COORDINATOR_NOT_AVAILABLE for a JoinGroup or OffsetCommit that would create another such group",
     ),
     (
         "bytes that transactional ids, and the partitions of their open transactions, keep on a broker",
@@ -124,13 +128,14 @@ _BEYOND = (
         "GROUP_MAX_SIZE_REACHED when one joins; Kafka refuses the assignment",
     ),
     (
-        "comparisons of characters that a transactional id may take with a pattern of ListTransactions",
+        "character comparisons that matching one transactional id against a ListTransactions pattern may need",
         f"{MAX_STEPS:,}",
         "the id does not match",
     ),
     ("characters of a pattern of ListTransactions", f"{MAX_LENGTH:,}", "INVALID_REGULAR_EXPRESSION"),
     (
-        "characters of a client's value that patterns of subscriptions to clients' metrics are matched with",
+        "length of a client's value (such as its client id) that the pattern of a client metrics subscription is matched "
+        "against",
         f"{LONGEST_MATCHED}; with a pattern of three repeats {LONGEST_OF_THREE_REPEATS}",
         "the client does not match",
     ),

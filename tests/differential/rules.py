@@ -128,7 +128,10 @@ _WORDS = "every refusal has an error message; many of Kafka's have none"
 _PRECISE = "Kafka fails unexpectedly with UNKNOWN_SERVER_ERROR; tidelog names the error in the request"
 _EMPTY = "a topic requested without partitions is answered without partitions; Kafka omits the topic"
 _TWICE = "a topic requested twice is answered twice; Kafka merges its rows"
-_LOG_START = "every refusal by a log has the log start offset; Kafka omits it if it has not asked the log"
+_LOG_START = (
+    "a record or batch that the log refuses as invalid is answered with the log start offset; Kafka answers -1 if it refuses "
+    "the batch before it reaches the log"
+)
 _TIERED = (
     "the bucket keeps history, so topics are tiered and the local disk holds only their tail (README, Configuration)"
 )
@@ -152,11 +155,13 @@ _ONE_REPLICA = (
     "create a topic if it has fewer brokers than the factor"
 )
 _ADMIN_CLIENT = (
-    "no client appends to internal topics; Kafka takes records from every client with the client id `__admin_client`, and "
-    "they make the partition's coordinator load it again"
+    "no client may append to internal topics. Kafka lets any client with the client id `__admin_client` do so; such records "
+    "make the coordinator reload the partition"
 )
 _MARKERS = "a request waits for the markers of the transaction before it; Kafka's clients have to retry"
-_LATE = "a late producer is fenced at once; Kafka aborts the transaction of the newer one first"
+_LATE = (
+    "a producer with an outdated epoch is fenced at once; Kafka first aborts the open transaction of the newer producer"
+)
 _WAYS = "a pattern that may be matched in many ways is refused (docs/cli.md names the subset); Kafka's engine is linear"
 
 ON_PURPOSE: tuple[OnPurpose, ...] = (
@@ -421,7 +426,8 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "results.configs.<super.users>",
         ABSENT,
         ANY,
-        "the authorizer and its config are part of the broker; Kafka keeps the config for a plugin and does not show it",
+        "tidelog knows `super.users`, which it refuses, and shows it; in Kafka it belongs to the authorizer plugin and is not "
+        "shown",
     ),
     OnPurpose("describe_configs", "results.configs.<tidelog.*>", ABSENT, ANY, _OURS),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.*source", 3, 5, _ELR),
