@@ -72,7 +72,7 @@ class Rebalancing:
         self._memory = memory
         self._counts = counts
         self._deadlines = deadlines
-        #: Rebalances that take several steps. The shard runs the steps, and lets other requests for those groups wait
+        #: Changes to groups that take several steps. The shard runs the steps, and lets other requests for those groups wait
         #: meanwhile.
         self.unfinished: UnfinishedChanges[Any] = UnfinishedChanges()
 
