@@ -87,7 +87,7 @@ def decode_cluster(data: bytes, cluster_id: str) -> ClusterState:
 
 
 async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | None:
-    """None if the cluster has never been in this bucket. A take-over swaps from the number that this returns."""
+    """Returns None if the cluster has never been in this bucket. A take-over expects the incarnation that this returns."""
     found = await _read(store, cluster_id)
     return found[0] if found is not None else None
 
@@ -150,7 +150,7 @@ async def recreate_cluster(store: ObjectStore, new: ClusterState, shown: Cluster
 
 
 async def read_shown(store: ObjectStore, cluster_id: str) -> ClusterState | None:
-    """As `read_cluster`; also None for an unreadable file."""
+    """Like `read_cluster`, but returns None also for an unreadable file."""
     return (await _readable(store, cluster_id))[0]
 
 

@@ -253,7 +253,7 @@ class CommitLoop:
         return loaded.manifest if loaded is not None else first_manifest(self.ids)
 
     async def _checked(self) -> Manifest:
-        """As `current`, but checks a manifest in memory against everything seen since it was read."""
+        """Like `current`, but checks a manifest in memory against everything seen since it was read."""
         if self._loaded is not None:
             try:
                 await self._check(self._loaded.manifest, self._newest, self._expected)
@@ -271,7 +271,7 @@ class CommitLoop:
         return page
 
     async def look(self, question: Callable[[LoadPage], T]) -> T:
-        """Runs a pure question over pages, fetching those that it needs. It must return a value, not an iterator."""
+        """Runs `question`, a pure function, and fetches the pages that it needs. It must return a value, not an iterator."""
         return await _ask(question, self._pages, self.page)
 
     async def commit(self, step: Step, prepare: Prepare | None = None) -> Manifest:
@@ -284,7 +284,7 @@ class CommitLoop:
             return await self._commit(step, prepare)
 
     async def commit_whatever(self, step: Step) -> Manifest:
-        """As `commit`, but ignores every manifest seen before. For deletions, which keep nothing."""
+        """Like `commit`, but ignores every manifest seen before. For deletions, which keep nothing."""
         async with self._lock:
             self._newest = self._expected = None
             return await self._commit(step, None)

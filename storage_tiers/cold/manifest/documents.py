@@ -19,7 +19,7 @@ from storage_tiers.records.checksum import crc32c
 FORMAT = 2
 #: The oldest reader that understands what this version writes.
 LEAST_READER = 2
-#: Always the last field: CRC-32C of all bytes before the comma that leads to it.
+#: The name of the last field: the CRC-32C of all bytes before the comma in front of it.
 CHECKSUM = "checksum"
 _SEAL = re.compile(rb',\n"checksum": (\d{1,10})\n}\n\Z')
 _INT64 = 1 << 63
@@ -144,7 +144,7 @@ class Fields:
 
 
 def check_version(fields: Fields) -> int:
-    """The format of a document that this reader understands and that is unchanged since it was written."""
+    """Returns the document's format. StoreRefused if it needs a newer reader; TierCorrupt if its bytes have changed."""
     version, least = fields.number("format"), fields.number("least_reader")
     if version < 1 or not 1 <= least <= version:
         raise fields.bad(f"format {version} with least_reader {least} does not exist")

@@ -11,8 +11,8 @@
     <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.verdict
     <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.missed
 
-The objects that a reader of the bucket keeps for itself (JSON too) have other suffixes, so that its own writes never cause a
-notification on `.json` that wakes it.
+The objects that a reader of the bucket writes are JSON, too, but have other suffixes. So its own writes cause none of the
+notifications about `.json` objects that trigger it.
 
 Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and `key` turns whatever `parse`
 accepts back into the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids are
@@ -64,7 +64,7 @@ class TopicFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestKey:
-    """The key of a partition's `manifest.json`."""
+    """The key of a partition's manifest."""
 
     cluster: str
     topic: str
@@ -87,7 +87,7 @@ class PageKey:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """The key of a segment's `.log`: its base offset, the epoch of its writer, 32 hexadecimal digits."""
+    """The key of a segment's `.log`. Its name has the base offset, the writer's leader epoch and 32 hexadecimal digits."""
 
     cluster: str
     topic: str
@@ -238,7 +238,7 @@ def key(parsed: Key) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether `parse` accepts it."""
+    """Whether `parse` accepts `text`."""
     try:
         parse(text)
     except ValueError:

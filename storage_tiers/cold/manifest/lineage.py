@@ -88,7 +88,7 @@ def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
 
 
 def fault(manifest: Manifest | None, seen: SeenManifest) -> str | None:
-    """Why the manifest shown does not contain the one seen, as far as the digest tells; None if it shows no reason."""
+    """Says why the manifest shown does not contain the one seen; None if the digest shows no reason."""
     known = f"commit {seen.commit}, up to offset {seen.end}, has been seen"
     if manifest is None or not manifest.recent:
         return f"the object store holds no manifest, and {known}"

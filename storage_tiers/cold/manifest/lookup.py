@@ -48,7 +48,8 @@ def live_segments(manifest: Manifest, load_page: LoadPage, start: int = 0) -> It
 
 
 def segments_for(manifest: Manifest, load_page: LoadPage, offset: int) -> Iterator[RemoteSegment]:
-    """Live segments from the one that holds `offset`; none at or past the end. OffsetOutOfRange below log start."""
+    """The live segments, beginning with the one that holds `offset`. There are none if `offset` is at or past the end.
+    OffsetOutOfRange below log start."""
     if offset < manifest.log_start:
         raise OffsetOutOfRange(
             f"{manifest.ids}: offset {offset} is below log start {manifest.log_start}; read from there"
@@ -93,8 +94,8 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
 
 
 def added_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[RemoteSegment]:
-    """Live segments that a commit after `cursor` added, in order of commit and offset. Segments added and removed since are
-    not among them; readers behind `manifest.swept` can no longer read them."""
+    """Live segments that a commit after `cursor` added, in order of commit and offset. Segments that
+    were removed again are left out; a reader whose cursor is below `manifest.swept` may have missed some for good."""
     added = (
         segment
         for segments in _segment_lists(

@@ -202,7 +202,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class TombstonedKey:
-    """A key that no manifest ever named or ever will; its object is deleted only after the commit that tombstones it."""
+    """A key that no manifest has named or will name. Its object is deleted only after the commit that tombstones it."""
 
     key: str
     at: Stamp
@@ -272,7 +272,7 @@ class ManifestPage:
 
 @dataclass(frozen=True, slots=True)
 class NewestSidecar:
-    """The sidecar of the last extension: epochs and producers at exactly `end`, even after its segment was removed.
+    """The sidecar of the last extension. It holds the leader epochs and producers at exactly `end`, and outlives its segment.
 
     `alone` is true once no segment names the object.
     """
@@ -284,7 +284,7 @@ class NewestSidecar:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of the object that says which segments of a partition are in the bucket. Fields as in docs/formats.md.
+    """One version of the object that says which segments of a partition are in the bucket. docs/formats.md has the fields.
 
     `line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest commit whose
     removals have been forgotten: history before it is complete only at pins. `committed_at` is in ms. `format` is the writer's.

@@ -350,8 +350,8 @@ class _Draft:
         return True
 
     def fold(self) -> bool:
-        """Moves up to FOLDED neighbours into a page of level 1, merged with the one before them if it has room; False if none
-        may be moved. It takes the longest run, so that pages that `unfold` has just opened stay open."""
+        """Moves up to FOLDED neighbours into a page of level 1: the one right before them if it has room, else a new one. False
+        if none may be moved. It takes the longest run, so that pages that `unfold` has just opened stay open."""
         start, end = self._longest_run()
         end = min(end, start + FOLDED)
         if end - start < 2:

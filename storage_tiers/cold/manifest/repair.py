@@ -215,7 +215,7 @@ def basis(
 def plan(
     manifest: Manifest, shown: Manifest | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()
 ) -> RepairPlan | Refused:
-    """`accepted` are the offsets whose loss the caller accepts: all that cannot be recovered, and no others."""
+    """Plans a repair. `accepted` must be exactly the ranges that cannot be recovered: the caller accepts their loss."""
     log_start = max(manifest.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
     beyond_end = [base for base in evidence.unnamed if base >= manifest.end]
     local = evidence.local
@@ -450,7 +450,7 @@ def _cut(manifest: Manifest, at: int, log_start: int, evidence: Evidence) -> Rep
 
 
 def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:
-    """The pins of both manifests by name, those of the basis first."""
+    """The pins of both manifests that end at or below `end`. If both have a pin of one name, the basis's is kept."""
     pins: dict[str, Pin] = {}
     for manifest in known:
         for pin in manifest.pins:

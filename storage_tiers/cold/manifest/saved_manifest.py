@@ -1,7 +1,7 @@
 """The last manifest that each partition directory has seen, kept beside its segments.
 
-It is durable before anything is evicted because of it (I3). A node leads with it while the store does not answer: a log that
-ends at or above this manifest's end holds everything that was acknowledged.
+It is durable before anything is evicted because of it (I3). While the store does not answer, a node leads the partition on the
+strength of this manifest: a log that ends at or above the manifest's end holds everything that was acknowledged.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ KEPT = 3
 async def put_snapshot(
     store: ObjectStore, cluster_id: str, incarnation: int, index: int, body: bytes | FileBody
 ) -> None:
-    """The snapshot is durable and its size verified on return. The call may be repeated."""
+    """Writes a snapshot and removes old ones. On return it is durable and its size verified. The call may be repeated."""
     key = keys.snapshot_key(cluster_id, incarnation, index)
     info = await store.put(key, body)
     size = body.length if isinstance(body, FileBody) else len(body)
@@ -32,7 +32,7 @@ async def put_snapshot(
 
 
 async def newest_snapshot(store: ObjectStore, cluster_id: str) -> ObjectInfo | None:
-    """None if there is none."""
+    """The newest snapshot of the cluster; None if it has no snapshot."""
     there = await _all(store, cluster_id)
     return there[-1][0] if there else None
 

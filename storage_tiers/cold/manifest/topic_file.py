@@ -146,13 +146,13 @@ def decode_topic(data: bytes, cluster_id: str, topic: str) -> TopicState:
 
 
 async def read_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicState | None:
-    """None if no topic of that name has ever been in the bucket."""
+    """Returns the topic's state; None if no topic of that name has ever been in the bucket."""
     found = await _read(store, cluster_id, topic)
     return found[0] if found is not None else None
 
 
 async def shown_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicState | None:
-    """As `read_topic`; also None for an unreadable file."""
+    """Like `read_topic`, but returns None also for an unreadable file."""
     found = await _read(store, cluster_id, topic, readable=False)
     return found[0] if found is not None else None
 
