@@ -1,1 +1,1 @@
-"""Reading a bucket without a node: `fsck`, listings, Spark, the SDK's cold mode and Lambdas are thin callers of it."""
+"""Reads buckets without a node, for `fsck`, listings, Spark, the SDK's cold mode and Lambdas."""

@@ -5,8 +5,8 @@
 Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module, and decodes no
 stored document itself. It only reads, makes one request per call, and caches nothing except in the loader of `pages`.
 
-Invariants: it never guesses: several clusters, or a topic that is absent or deleted, raise an error that lists what there is. A
-page or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
+Invariants: it never guesses. If several clusters fit, or a topic is absent or deleted, it raises an error that says so. A page
+or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
 
 Errors: InvalidRequest (the caller must correct its arguments), UnknownTopicOrPartition, and those of reading:
 TierObjectMissing, TierCorrupt, StoreRefused, TierUnavailable.
@@ -66,8 +66,8 @@ class Bucket:
         return [folder for folder in self.folders() if self._has_cluster(folder)]
 
     def cluster(self, wanted: str | None = None, topics: Sequence[str] = (), *, advice: str = "name one") -> str:
-        """`wanted`, or the only cluster, or the only one that has all of `topics`. InvalidRequest with `advice` if several
-        remain."""
+        """Returns `wanted` if given, else the only cluster, else the only one that has all of `topics`. InvalidRequest if there
+        is no such cluster, or with `advice` if several remain."""
         if wanted is not None:
             if not self._has_cluster(wanted):
                 raise InvalidRequest(f"there is no cluster {wanted!r} in {self._name}; {self._holds(self.clusters())}")
@@ -162,14 +162,14 @@ class Bucket:
                 yield parsed
 
     def manifest(self, ids: Ids, *, sound: bool = True) -> Manifest | None:
-        """The manifest as it is now, a deleted one too; None where there is none. `sound` as in `decode`."""
+        """The current manifest, also of a deleted partition; None if there is none. `sound` is as in `decode`."""
         try:
             return decode(self.store.get(ids.manifest_key).data, ids, sound=sound)
         except TierObjectMissing:
             return None
 
     def live_manifest(self, ids: Ids) -> Manifest:
-        """The manifest as it is now; an empty one (commit 0), which was never stored, if nothing was offloaded yet."""
+        """The current manifest; if nothing was offloaded yet, an empty one (commit 0), which was never stored."""
         manifest = self.manifest(ids)
         if manifest is None:
             return first_manifest(ids)

@@ -40,7 +40,7 @@ class CommitCursor:
 
 
 def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCursor:
-    """The cursor at commit 0 where none was written yet. TierCorrupt if it is another partition's or unreadable."""
+    """Reads the cursor; it is at commit 0 if none was written yet. TierCorrupt if it is another partition's or unreadable."""
     cursor = CommitCursor(ids, reader)
     try:
         body = store.get(cursor.key)
@@ -57,8 +57,8 @@ def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCurs
 def advance_cursor(
     store: BlockingObjectStore, cursor: CommitCursor, commit: int, *, writer: str, now_ms: int
 ) -> CommitCursor:
-    """PreconditionFailed if another reader advanced it meanwhile: read it again and continue from there. After any other error
-    the outcome is unknown; do the same.
+    """Advances the cursor to `commit`. PreconditionFailed if another reader has advanced it: read it again and continue from
+    there. After any other error the outcome is unknown; do the same.
 
     `writer` names the invocation, so that no two cursors have equal bytes.
     """
@@ -72,7 +72,7 @@ def advance_cursor(
 def record_verdict(
     store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: SegmentVerdict, *, now_ms: int
 ) -> bool:
-    """False if this segment already has a verdict."""
+    """Records the verdict. False if this segment already has one."""
     key = keys.key(
         keys.VerdictKey(
             ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
@@ -99,8 +99,8 @@ def record_verdict(
 
 
 def record_missed(store: BlockingObjectStore, cursor: CommitCursor, swept: int, *, now_ms: int) -> bool:
-    """False if it was recorded before. Segments that commits after the cursor added may have been removed and swept, by
-    commit `swept` at the latest, before this reader came."""
+    """Records that segments added after the cursor's commit may have been removed and swept, by commit `swept` at the latest,
+    before this reader read them. False if it was recorded before."""
     ids = cursor.ids
     key = keys.key(
         keys.MissedKey(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)

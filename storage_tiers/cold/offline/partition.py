@@ -74,8 +74,9 @@ def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifes
 def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, timestamp: int) -> int | None:
     """The offset of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
 
-    As in Kafka's ListOffsets: the first in offset order, although timestamps need not rise; markers do not count. Bytes are
-    fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.
+    Like Kafka's ListOffsets, it takes the first such record by offset, although timestamps need not rise with offsets, and
+    ignores markers. It fetches a MiB at a time from the interval that the index names, and decodes only batches that can hold
+    the record.
     """
     for segment in segments_for_timestamp(manifest, load_page, timestamp):
         front = bucket.sidecar(segment, _FRONT)
@@ -143,7 +144,7 @@ class PartitionReader:
                 self._reload()
 
     def first_offset_at(self, timestamp: int) -> int | None:
-        """As the function of that name, on a newer manifest where an object was removed meanwhile."""
+        """Like the function of the same name, but takes a newer manifest if an object was removed meanwhile."""
         while True:
             try:
                 return first_offset_at(self._bucket, self.manifest, self._pages, timestamp)

@@ -154,8 +154,8 @@ class RaiseLogStart(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class Expire(Question[Manifest]):
-    """As RaiseLogStart, and moves all segments wholly below log start to `removed`, as far as MAX_COMMITS commits reach: repeat
-    with the manifest of the answer."""
+    """Like RaiseLogStart, but also moves all segments wholly below log start to `removed`, as far as MAX_COMMITS commits reach:
+    repeat it with the answer's manifest."""
 
     ids: Ids
     writer: ManifestWriter
@@ -165,7 +165,7 @@ class Expire(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class DeletePartition(Question[Manifest]):
-    """The terminal commit, whatever was seen before."""
+    """Makes the terminal commit, whatever was seen before."""
 
     ids: Ids
     writer: ManifestWriter
@@ -293,4 +293,4 @@ class TierCounters:
 
 @dataclass(frozen=True, slots=True)
 class Stats(Question[TierCounters]):
-    """The counters; also the heartbeat. It does not count as work, so it never keeps the process alive."""
+    """Asks for the counters, and serves as the heartbeat. It does not count as work, so it never keeps the process alive."""

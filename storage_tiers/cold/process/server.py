@@ -73,7 +73,7 @@ class TierServer:
 
 
 def _peak_resident_bytes() -> int:
-    """Not `ru_maxrss`, which starts at the memory of the broker that called exec. 0 without /proc."""
+    """The peak memory of this process; 0 without /proc. `ru_maxrss` would include the broker's, which called exec."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))

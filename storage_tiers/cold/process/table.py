@@ -88,7 +88,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     # --- the cluster and its topics
     ask_cluster.Probe.by(COMMIT, store_work.probe, "the probe"),
     ask_cluster.ReadStoreTime.by(COMMIT, store_work.read_store_time, "reading the store's clock"),
-    # COMMIT, not READ: without retries here, since the caller repeats the question and reports that it waits.
+    # COMMIT, not READ: this process does not retry, because the caller repeats the question and reports that it waits.
     ask_cluster.FindClusters.by(COMMIT, _store(lambda store, q: find_clusters(store)), "looking for clusters"),
     ask_cluster.ReadCluster.by(
         READ, _store(lambda store, q: cluster_file.read_cluster(store, q.cluster_id)), "cluster.json"
@@ -147,7 +147,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     # --- the process itself
     ask.Stats.by(NONE, _counters),
 )
-#: By the name of the question, which is its name on the wire.
+#: The rows by the question's name, which is also its name on the wire.
 TABLE: Mapping[str, Operation[TierContext]] = {row.question.__name__: row for row in _ROWS}
 
 
@@ -156,7 +156,7 @@ def row_of(question: Question[Any]) -> Operation[TierContext]:
 
 
 async def perform(context: TierContext, question: Question[Answer]) -> Answer:
-    """The answer, within the deadline of its kind. Raises the operation's LogError."""
+    """Answers the question within the deadline of its kind. Raises the operation's LogError."""
     row = row_of(question)
     what = row.what.format(q=question)
     match row.deadline:

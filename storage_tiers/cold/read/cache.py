@@ -10,8 +10,8 @@ sending them. Instead its file's identity is noted when the chunk is added: inod
 contents and of the inode. No program can set the last of these, so one fstat before each answer detects a chunk that was
 overwritten, truncated, replaced, removed or merely touched.
 
-Not promised: that a chunk stays. A caller that plans an answer from one acquires its file in the same turn of the loop. Nor
-that an answer is intact if its chunk changes while it is sent. The client detects that by the batches' own checksums.
+Not promised: that a chunk stays; a caller that plans an answer from one acquires its file in the same turn of the loop. Also
+not promised: an intact answer if its chunk changes while it is sent; the client detects that by the batches' own checksums.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ChunkCache:
 
     @property
     def used_bytes(self) -> int:
-        """Known chunks, and removed ones whose space an answer still holds."""
+        """Bytes of known chunks, and of removed ones whose space an answer still holds."""
         self._leaving = [(file, size) for file, size in self._leaving if file.fd >= 0]
         return self._known_bytes + sum(size for _, size in self._leaving)
 

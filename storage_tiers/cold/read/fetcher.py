@@ -87,7 +87,7 @@ class Hydrator:
 
     @property
     def in_flight(self) -> int:
-        """Chunks and sidecars being downloaded, urgent or ahead."""
+        """The number of chunks and sidecars being downloaded, for waiting readers or ahead."""
         return sum(flight.question is not None for flight in self._flights.values())
 
     # --- in memory ----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Hydrator:
         return True
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Background work that outlives its caller; `close` cancels it."""
+        """Runs work in the background, which outlives its caller; `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._download_ended)
@@ -175,7 +175,7 @@ class Hydrator:
         if not flight.urgent and question is not None:
             flight.urgent = True
             self.spawn(self._client.ask(RaisePriority(question.key, question.position, question.length)))
-        # Shielded: a waiter that leaves must not cancel it for the others.
+        # Shielded: a waiter that leaves must not cancel the download for the others.
         await asyncio.shield(flight.task)
 
     def _front_flight(self, segment: RemoteSegment, *, urgent: bool) -> PendingFetch:
@@ -310,7 +310,7 @@ class Hydrator:
 
 
 def _read_all(path: str) -> bytes:
-    # On the loop: it is small, and was written a moment ago.
+    # Read on the loop: the file is small, and was written a moment ago.
     with open(path, "rb", buffering=0) as file:
         return file.read()
 

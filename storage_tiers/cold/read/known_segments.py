@@ -66,7 +66,7 @@ class KnownSegments:
         self._settle(known)
 
     def renew(self, ids: Ids, manifest: Manifest) -> None:
-        """Replaces a manifest that is held; does nothing where none is."""
+        """Replaces the partition's manifest if one is in memory; else does nothing."""
         known = self._known.get(ids)
         if known is not None and known.manifest is not None:
             known.manifest = manifest
@@ -84,7 +84,7 @@ class KnownSegments:
         return ()
 
     def keep_run(self, ids: Ids, page_key: str, offset: int, segments: tuple[RemoteSegment, ...]) -> None:
-        """`segments` are all that hold offsets from `offset` up to the end of the last one."""
+        """Keeps `segments`: all of the page that hold an offset from `offset` up to the end of the last one."""
         known = self._of(ids)
         known.runs[page_key, offset] = _Run(offset, segments[-1].end, segments)
         if len(known.runs) > MAX_RUNS:

@@ -94,7 +94,7 @@ class ColdReader:
         return manifest
 
     def replaced(self, manifest: Manifest | None) -> None:
-        """Another manifest has become current; None: the partition has none."""
+        """Notes that another manifest has become current; None: the partition has no manifest."""
         if manifest is None:
             self._hydrator.known.forget(self.ids)
         else:
@@ -102,7 +102,7 @@ class ColdReader:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def read(self, manifest: Manifest | None, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
-        """At most `max_bytes`, but at least one whole batch. `manifest` is None where it is not in memory. OffsetOutOfRange
+        """Reads at most `max_bytes`, but at least one whole batch. `manifest` is None if it is not in memory. OffsetOutOfRange
         below log start."""
         try:
             if manifest is None:
@@ -163,7 +163,7 @@ class ColdReader:
         return await self._hydrator.newest_state(manifest.sidecar, manifest.end)
 
     async def _current(self, manifest: Manifest, look_up: Callable[[Manifest], Awaitable[T]]) -> T:
-        """A lookup on this manifest, or on the newest one if an object that this one names is gone."""
+        """Runs a lookup on this manifest, then on the newest one if an object that this one names is gone."""
         for _ in range(MAX_RELOADS):
             try:
                 return await look_up(manifest)

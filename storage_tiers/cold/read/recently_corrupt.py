@@ -29,7 +29,7 @@ class _Failure(NamedTuple):
 
 
 class RecentlyCorrupt:
-    """Failures by the download's name."""
+    """Remembers failures by the download's name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class RecentlyCorrupt:
             self._failures.popitem(last=False)
 
     def forget(self, name: Hashable) -> None:
-        """The download has succeeded."""
+        """Forgets the failures of a download that has succeeded."""
         self._failures.pop(name, None)
 
     def check(self, name: Hashable) -> None:

@@ -40,8 +40,8 @@ STEPS_WITHOUT_HOLDING = 12
 
 
 class Missing(Exception):
-    """An answer lacks something. `bring` downloads it, raising LogError; `held` then gives its chunks, not yet acquired. Never
-    leaves this package."""
+    """Says that an answer lacks something. `bring` downloads it, or raises LogError; `held` then returns its chunks, not yet
+    acquired. Never leaves this package."""
 
     def __init__(self, bring: Callable[[], Awaitable[None]], held: Callable[[], Sequence[SharedFile]] = tuple) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
 
 class ColdView:
-    """Answers of one partition from the chunks in the cache. Raises Missing for a chunk or page that is not there."""
+    """Answers reads of one partition from memory and the cache. Raises Missing for a piece that is not there."""
 
     __slots__ = ("_hydrator", "ids")
 
@@ -246,7 +246,7 @@ class ColdView:
                 raise StorageError(f"cannot read the cached chunk {file.path}: {error.strerror}") from error
             done = os.preadv(file.fd, (target,), position)  # a file system without RWF_NOWAIT
         if done < len(target):
-            # It is not in the page cache: a thread reads it, so that the loop never waits for a disk.
+            # The rest is not in the page cache: a thread reads it, so that the loop never waits for a disk.
             raise Missing(lambda: _warm(file, position, len(target)))
 
 

@@ -120,7 +120,8 @@ class Offloader:
         self._run_blocking = run_blocking
 
     async def build(self, job: ExtendJob) -> SidecarBytes:
-        """CorruptRecord if the segment is not whole batches of [base, end), StorageError if it cannot be read."""
+        """Builds the sidecar. CorruptRecord if the segment is not whole batches of [base, end), StorageError if it cannot be
+        read, InvalidRequest if its last batch has another leader epoch than `job` says."""
         built = await self._run_blocking(lambda: _built(job))
         if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
             raise InvalidRequest(

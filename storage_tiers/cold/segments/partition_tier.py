@@ -183,7 +183,7 @@ class PartitionTier:
         return manifest
 
     async def pin(self, name: str) -> Manifest:
-        """InvalidRequest if the name is taken or there are 32 pins."""
+        """Pins the state as of this commit. InvalidRequest if the name is bad or taken, or if there are 32 pins."""
         return await self._loop.commit(lambda manifest, by: transitions.pin(manifest, name, by))
 
     async def unpin(self, name: str) -> Manifest:

@@ -44,7 +44,7 @@ class PinnedSidecars:
 
     @property
     def refused(self) -> str:
-        """Empty if none is lost."""
+        """The reason for a refusal; empty if no sidecar is lost."""
         if not self.lost:
             return ""
         segment, pin = self.lost[0]
@@ -59,7 +59,7 @@ class PinnedSidecars:
 async def restore_pinned(
     store: ObjectStore, loop: CommitLoop, manifest: Manifest, epochs: Sequence[EpochEntry], *, apply: bool
 ) -> PinnedSidecars:
-    """`epochs` are the leader epochs that this node knows. Without `apply` nothing is written."""
+    """Rewrites lost sidecars of pinned segments, or only plans it without `apply`. This node knows the leader `epochs`."""
     if not manifest.pins:
         return PinnedSidecars()
     sizes = {info.key: info.size async for info in store.list(manifest.ids.segments_prefix)}

@@ -97,8 +97,8 @@ class Repairer:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """The plan, and with `apply` the manifest committed, if one has to be. `accepted` are the offsets whose loss the caller
-        accepts. Errors: the store's, and FencedWriter."""
+        """Returns a report of the plan and, with `apply`, the manifest committed (None if none was needed). `accepted` are the
+        offsets whose loss the caller accepts. Errors: the store's, and FencedWriter."""
         report, manifest = await self._repair_manifest(local, accepted, apply=apply)
         if not report.refused and (current := manifest or await self._loop.shown()) is not None:
             pinned = await restore_pinned(self._store, self._loop, current, local.epochs, apply=apply)

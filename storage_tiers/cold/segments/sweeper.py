@@ -87,9 +87,9 @@ class Sweeper:
         self._written_while_live = self._written + topic_file
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Deletes nothing without a manifest, which alone tells an orphan from a referenced object. DeletedInStore if the
-        partition is deleted: only `sweep_deleted` deletes its objects. `listed` are this partition's keys from a listing just
-        made; with None it is listed here, and unfinished uploads are aborted too."""
+        """Sweeps the partition, but deletes nothing without a manifest: only a manifest tells an orphan from a referenced
+        object. DeletedInStore if the partition is deleted: only `sweep_deleted` deletes its objects. `listed` are this
+        partition's keys from a listing just made. With None this method lists them, and aborts unfinished uploads too."""
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
@@ -112,8 +112,8 @@ class Sweeper:
         )
 
     async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """InvalidRequest if the partition is not deleted. `listed` are the keys of a listing of the topic just made; with None
-        the partition is listed here, and its unfinished uploads are aborted too."""
+        """Deletes the objects of a deleted partition; InvalidRequest if it is not deleted. `listed` are the keys of a listing
+        of the topic just made. With None this method lists the partition, and aborts its unfinished uploads too."""
         loaded = await self._loop.load()
         if loaded is None or loaded.manifest.state is not State.DELETED:
             raise InvalidRequest(f"{self._loop.ids} is not deleted in the bucket; delete it first")
