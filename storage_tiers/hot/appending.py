@@ -1,4 +1,4 @@
-"""Appending to a hot log: one batch at a time as leader, fetched batches as follower; and rolling segments on the way.
+"""Appends to a hot log, one batch at a time as leader or fetched batches as follower, and rolls its segments.
 
 `append` determines the cost of the broker. It makes one gathered write, adds an index entry every few kilobytes, and otherwise
 only assigns numbers. Rare cases (a roll, a first batch, a failed write) have methods of their own.
@@ -116,7 +116,7 @@ class Appender:
     def begin_write(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> BatchWrite:
         """Creates a write for a thread to `run` before `finish_write`. Raises as `append` does.
 
-        One at a time. An append, a roll or any other change of the log stops it."""
+        There is one write at a time. An append, a roll or any other change of the log stops it."""
         segment, last = self._writable or self._make_writable(now_ms), self._end.offset + header.last_offset_delta
         if self._limits.exceeded_by(segment.size + header.size, last, header.max_timestamp, now_ms):
             segment = self._roll_for(header.size, now_ms)
@@ -152,7 +152,7 @@ class Appender:
         """Appends whole batches that already carry offsets and epochs; returns the new log end.
 
         CorruptRecord, before anything is written, if a batch is damaged, overlaps the log, or has an older epoch than its
-        predecessor. A gap is legal. StorageError as in `append`; batches written before it stay.
+        predecessor. A gap is legal. StorageError as in `append`; batches written before the error stay.
         """
         found, stopped, stop = batch_walk.recover_scan(batches, 0, self._end.offset, self._end.epochs.latest)
         if stop != batch_walk.WHOLE:
@@ -225,7 +225,7 @@ class Appender:
         ) from error
 
     def _make_writable(self, now_ms: int) -> Segment:
-        """The newest segment, with its indexes in memory and its file truncated to its end."""
+        """Returns the newest segment, once its indexes are in memory and its file is truncated to its end."""
         self.stop_write()
         segment = self._segments.newest
         try:
@@ -310,7 +310,7 @@ class Appender:
 
     # --- changes of the log -------------------------------------------------------------------------------------------
     def reset_writable(self) -> None:
-        """The newest segment changed, or its indexes left memory: the next append prepares it again."""
+        """Makes the next append prepare the newest segment again, which has changed or whose indexes have left memory."""
         self._writable = None
 
     def reconfigure(self, settings: LogSettings) -> None:

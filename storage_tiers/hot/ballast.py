@@ -34,8 +34,8 @@ class Ballast:
         self.is_released = False
 
     def make(self) -> None:
-        """Creates or recreates it if there is room. Blocks briefly: it allocates space and writes nothing. OSError if the
-        disk refuses."""
+        """Creates or recreates the ballast if there is room. Blocks briefly: it allocates space and writes nothing. OSError if
+        the disk refuses."""
         disk = os.statvfs(self._directory)
         size = min(BALLAST_BYTES, disk.f_blocks * disk.f_frsize // SHARE)
         with contextlib.suppress(FileNotFoundError):
@@ -53,7 +53,7 @@ class Ballast:
             os.close(fd)
 
     def release(self) -> bool:
-        """Truncates it. True if that freed space."""
+        """Truncates the ballast. True if that freed space."""
         self.is_released = True
         self.on_release()
         try:

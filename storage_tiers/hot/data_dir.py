@@ -78,7 +78,7 @@ class DataDirectory:
 
     # --- identity -----------------------------------------------------------------------------------------------------
     def identity(self) -> Identity | None:
-        """None for a new directory. StorageError if `meta.properties` is damaged."""
+        """Reads the directory's identity; None for a new directory. StorageError if `meta.properties` is damaged."""
         path = os.path.join(self.path, META_PROPERTIES)
         try:
             with open(path, encoding="utf-8") as file:

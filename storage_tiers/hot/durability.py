@@ -58,7 +58,7 @@ class Durability:
         self._partition = ground.partition
         self._files = ground.files
         self._flushing: FlushTargets | None = None
-        # Whether names of segment files may not be durable yet.
+        # Whether some names of segment files may not be durable yet.
         self._names_dirty = False
         self._stored_epochs = stored_epochs
         self.snapshots = snapshots
@@ -69,29 +69,30 @@ class Durability:
 
     # --- changes of the log -------------------------------------------------------------------------------------------
     def closed(self, segment: Segment, snapshot: bytes) -> None:
-        """`segment` was closed. The next one begins at the log end, where the producer state is `snapshot`."""
+        """Notes that `segment` was closed. The next one begins at the log end, where the producer state is `snapshot`."""
         self.snapshots.pending[self._end.offset] = snapshot
         self.pending.append(segment)
         self._names_dirty = True
 
     def cut(self, newest: Segment) -> None:
-        """The log was truncated: `newest` is its last segment and may have shrunk."""
+        """Notes that the log was truncated: `newest` is its last segment and may have shrunk."""
         self.recovery_point = min(self.recovery_point, newest.end)
         self.pending = [segment for segment in self.pending if segment.base < newest.base]
         self.snapshots.retain(0, newest.end)
 
     def evicted(self, segment: Segment) -> None:
-        """`segment` left the log. Indexes that could not be written are no longer needed."""
+        """Notes that `segment` left the log: indexes of it that could not be written are no longer needed."""
         if segment in self.pending:
             self.pending.remove(segment)
 
     def discarded(self) -> None:
-        """All segments were removed."""
+        """Notes that all segments were removed."""
         self.snapshots.retain(0, -1)
         self.pending = []
 
     def begun_anew(self, offset: int, epochs: tuple[EpochEntry, ...]) -> None:
-        """The log is empty and starts at `offset`; its producer snapshot and epoch history are durable. Clears `failure`."""
+        """Notes that the log is empty and starts at `offset`, and that its producer snapshot and epoch history are durable.
+        Clears `failure`."""
         self.snapshots.stored = {offset}
         self._stored_epochs = epochs
         self.recovery_point = offset

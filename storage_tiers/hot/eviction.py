@@ -38,8 +38,8 @@ class Eviction:
             raise StorageError(f"cannot evict {self._segment.path} ({error}); repair or replace the disk") from error
 
     def finish(self) -> None:
-        """Removes indexes and producer snapshots. On the event loop, and only while the topic exists: after a deletion the same
-        paths may belong to a new topic. StorageError if the disk fails."""
+        """Removes indexes and producer snapshots. Call it on the event loop, and only while the topic exists: after a deletion
+        the same paths may belong to a new topic. StorageError if the disk fails."""
         try:
             recovery.remove_files(self._files, self._segment)
             self._snapshots.drop_below(self._segment.end)

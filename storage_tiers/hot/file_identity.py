@@ -31,7 +31,7 @@ class FileIdentity(NamedTuple):
 
 
 def file_identity(path: str) -> FileIdentity:
-    """OSError if `path` does not exist."""
+    """The identity of the file or directory at `path`. OSError if it does not exist."""
     status = os.stat(path)
     return FileIdentity(status.st_dev, status.st_ino, _born_ns(path))
 

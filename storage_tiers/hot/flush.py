@@ -91,7 +91,8 @@ class FlushTargets:
         self.indexes_error: OSError | None = None
 
     def sync(self) -> None:
-        """OSError if the log itself could not be made durable; `failure` is then set if an fsync failed."""
+        """Makes everything gathered durable. OSError if that fails for the log itself; `failure` is then set if an fsync
+        failed."""
         with self.lock:
             if self.cancelled or self.synced:
                 return

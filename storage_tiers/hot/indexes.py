@@ -52,7 +52,7 @@ NO_TIME = TimeEntry(NO_TIMESTAMP, -1)
 
 
 class OffsetIndex:
-    """In memory. An entry is one number, relative offset << 32 | byte position: the eight bytes of the file."""
+    """An offset index in memory. An entry is one number, relative offset << 32 | byte position: the eight bytes of the file."""
 
     __slots__ = ("base", "entries")
 
@@ -96,14 +96,14 @@ class OffsetIndex:
             index.entries.byteswap()
         entries = index.entries
         if any(map(operator.le, entries[1:], entries)):
-            # Zeroed by a power loss. Lookups tolerate that; appending after it would not work.
+            # A power loss has zeroed the rest. Lookups tolerate that; appending after it would not work.
             rising = next(at for at in range(1, len(entries)) if entries[at] <= entries[at - 1])
             del entries[rising:]
         return index
 
 
 class TimeIndex:
-    """In memory, as two parallel arrays: timestamps in ms, and offsets relative to `base`."""
+    """A time index in memory, as two parallel arrays: timestamps in ms, and offsets relative to `base`."""
 
     __slots__ = ("base", "offsets", "timestamps")
 
@@ -116,7 +116,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Adds an entry only where the maximum rose."""
+        """Adds an entry if `timestamp` is a new maximum."""
         timestamps = self.timestamps
         if timestamp > (timestamps[-1] if timestamps else NO_TIMESTAMP):
             timestamps.append(timestamp)

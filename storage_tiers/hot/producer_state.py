@@ -125,7 +125,7 @@ class ProducerStateManager:
     __slots__ = ("_forgotten", "_newest", "_open", "_unreplicated", "max_producers", "producers")
 
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
-        #: By producer id, in the order of their last batches. Read-only for others (DescribeProducers).
+        #: The entries by producer id, in the order of their last batches. Read-only for others (DescribeProducers).
         self.producers: OrderedDict[int, ProducerEntry] = OrderedDict()
         self.max_producers = max_producers
         self._forgotten = 0
@@ -148,7 +148,8 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch == entry.epoch:
             first = header.base_sequence
-            # The common case. The batch repeats none of them: five batches hold far fewer records than there are sequences.
+            # The common case. Such a batch repeats no remembered one: five batches hold far fewer records than there are
+            # sequence numbers.
             is_next = entry.batches and first == (entry.batches[-1].last_sequence + 1) & _MAX_SEQUENCE
             if is_next and entry.transaction_start < 0:
                 return None
@@ -387,7 +388,7 @@ class ProducerStateManager:
 
 
 def end_transactions(content: bytes) -> bytes:
-    """The snapshot without its open transactions: they have ended, and their markers are gone. CorruptRecord if damaged."""
+    """Removes the open transactions of a snapshot: they have ended, and their markers are gone. CorruptRecord if damaged."""
     check_snapshot(content)
     changed = bytearray(content)
     for end in range(_SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size, len(content) + 1, _SNAPSHOT_ENTRY.size):

@@ -154,8 +154,8 @@ class LogReader:
         return _aborted(self._segments.since(start), start, end)
 
     def aborted_reader(self, start: int, end: int) -> Callable[[], list[AbortedTransaction]]:
-        """`aborted_transactions` of the segments as they are now, to be called in any thread. A segment that is gone by then
-        adds none."""
+        """Returns a function that does the same as `aborted_transactions` in any thread, on the present segments. A segment
+        that is gone when it is called adds none."""
         return partial(_aborted, tuple(self._segments.since(start)), start, end)
 
     def offload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> OffloadSource | None:

@@ -210,7 +210,7 @@ def _load_clean(loaded: RecoveredLog, now_ms: int) -> bool:
 
 
 def _stored_epochs(path: str) -> LeaderEpochs | None:
-    """None if the file is missing or damaged: the history is rebuilt from the batches, and from a sidecar in the bucket."""
+    """Reads the epoch file. None if it is missing or damaged: the history is then rebuilt from the batches and a sidecar."""
     try:
         return read_checkpoint(path)
     except FileNotFoundError:
@@ -281,7 +281,8 @@ class _Recovery:
         return True
 
     def _begin_epoch(self, epoch: int, base: int, before: int) -> None:
-        """Compaction may have removed an epoch's first batches: stored epochs that begin inside a gap are kept."""
+        """Adds the epoch of the batch at `base`, after the stored ones that begin in the gap [`before`, `base`], whose first
+        batches compaction may have removed."""
         for entry in self._stored:
             if entry.epoch <= epoch and before <= entry.start_offset <= base:
                 self._loaded.epochs.assign(*entry)

@@ -290,7 +290,7 @@ class Segment:
 
     def aborted(self) -> list[AbortedTransaction]:
         """The aborted transactions whose markers are in this segment, in the order of the markers."""
-        aborted = self._aborted  # once: the event loop may free it meanwhile
+        aborted = self._aborted  # read once: the event loop may free it meanwhile
         if aborted is not None:
             return aborted
         if not self.has_transactions:

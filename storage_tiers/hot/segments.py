@@ -116,7 +116,7 @@ class Segments:
         return iter(self.all[max(self.index_of(offset), 0) :])
 
     def was_read(self, segment: Segment) -> None:
-        """Keeps its descriptor for the next reader until `OPEN_CLOSED_SEGMENTS` others were read."""
+        """Keeps the segment's descriptor for the next reader until `OPEN_CLOSED_SEGMENTS` others were read."""
         if segment is not self.all[-1] and segment.is_open:
             self._keep_open(segment)
 

@@ -15,7 +15,7 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 
 DAY_MS = 24 * 60 * 60 * 1000
 HOUR_MS = 60 * 60 * 1000
-#: Kafka's "no bound" of message and millisecond counts.
+#: Kafka's value for "no bound" in counts of messages and of milliseconds.
 UNBOUNDED = (1 << 63) - 1
 #: A larger batch is validated off the event loop and written in pieces.
 LARGE_BATCH_BYTES = 4 << 20

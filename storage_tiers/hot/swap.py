@@ -37,7 +37,7 @@ from storage_tiers.hot.indexes import TimeEntry
 log = logging.getLogger(__name__)
 
 _VERSION = 0
-#: The offset index last: with it a segment is trusted.
+#: The offset index is last, because a segment that has one is trusted.
 _SUFFIXES = (layout.TRANSACTION_INDEX, layout.TIME_INDEX, layout.LOG, layout.OFFSET_INDEX)
 
 
@@ -88,7 +88,7 @@ class SegmentSwap:
         """Makes the swap file durable, unless the swap was ended. Blocking. OSError if the disk refuses."""
         with self._lock:
             if self._step is _Step.BEGUN:
-                # The names of the new files first: a swap file without them would lose the segments that they replace.
+                # Syncs the names of the new files first: a swap file without them would lose the segments that they replace.
                 self._files.fsync_dir(self._directory)
                 content = {
                     "version": _VERSION,
@@ -119,7 +119,7 @@ class SegmentSwap:
                 self._files.unlink(_path(self._directory, base, layout.LOG) + layout.DELETED)
 
     def end(self) -> None:
-        """Ends the swap before the log changes otherwise: restores the old segments unless the new one has its names. Waits
+        """Ends the swap before another change of the log: restores the old segments unless the new one has its names. Waits
         for another thread's step. OSError if the disk refuses, or refused in the middle of `rename`."""
         with self._lock:
             if self._step is _Step.ENDED:
@@ -133,7 +133,7 @@ class SegmentSwap:
                 self._restore()
 
     def _restore(self) -> None:
-        # The swap file first, durably: a start that found it without the new files would only remove the old ones.
+        # Removes the swap file first, durably: a start that found it without the new files would only remove the old ones.
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path)
         self._files.fsync_dir(self._directory)
@@ -178,7 +178,7 @@ def _size(path: str) -> int | None:
 def _rename(
     files: Files, directory: str, bases: Sequence[int], suffixes: Sequence[str], *, has_new: bool = True
 ) -> None:
-    """`has_new` unless an earlier attempt gave the new log its name."""
+    """Renames the old logs away and the new files to their names. `has_new` is False if the new log already has its name."""
     first = bases[0]
     for base in bases if has_new else bases[1:]:
         log = _path(directory, base, layout.LOG)
@@ -198,7 +198,7 @@ def _rename(
 
 
 def _read(path: str) -> tuple[list[int], int, list[str]]:
-    """Base offsets, the new log's size in bytes, suffixes."""
+    """Reads a swap file: (base offsets, the new log's size in bytes, suffixes)."""
     with open(path, "rb") as file:
         content = file.read()
     try:

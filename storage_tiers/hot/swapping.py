@@ -34,8 +34,8 @@ class Swapping:
         return self.swap is not None and not self.swap.is_ended
 
     def begin(self, new: RewrittenSegment) -> SegmentSwap | None:
-        """The swap of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
-        they were read. Its steps: `prepare` in any thread, `finish`, `commit` in any thread."""
+        """Begins a swap of closed segments for a rewritten one, whose files lie beside them. None if the log has changed since
+        they were read. Then call the swap's `prepare` in any thread, `finish` here, and its `commit` in any thread."""
         old = self._segments.exactly(new.replaces, new.end)
         if self.is_under_way or not old or any(segment in self._durability.pending for segment in old):
             return None

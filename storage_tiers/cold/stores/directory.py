@@ -236,7 +236,7 @@ class BlockingDirectoryStore:
             folder = os.path.dirname(folder)
 
     def _remove_empty(self, folder: str) -> None:
-        """Removes directories left empty: S3 has none, and a listing need not walk them."""
+        """Removes directories that are empty now: S3 has no directories, and a listing then has fewer to walk."""
         while len(folder) > len(self._root):
             try:
                 self._files.rmdir(folder)
@@ -305,7 +305,7 @@ class BlockingDirectoryStore:
                 yield from self._walk_folder(entry.path, key, prefix, start_after)
 
     def _folder_path(self, folder: str) -> str:
-        """`folder` is empty or ends in a slash."""
+        """The path of a folder of keys. `folder` is empty or ends in a slash."""
         return os.path.join(self._root, *map(folder_name, folder.split("/")[:-1]))
 
     def _check_root(self) -> None:

@@ -42,7 +42,7 @@ class DecodedName(NamedTuple):
 
 
 def object_path(root: str, key: str) -> str:
-    """`StoreRefused` for a key that S3 refuses too, or with a component too long for a file name."""
+    """The path of a key's object. `StoreRefused` for a key that S3 refuses too, or with a component too long for a file."""
     check_key(key)
     *folders, last = key.split("/")
     names = [*map(folder_name, folders), object_name(last)]
@@ -70,7 +70,7 @@ def folder_name(component: str) -> str:
 
 
 def parse_file(name: str) -> DecodedName | None:
-    """None for a file that is not an object of the store (a README, for example)."""
+    """Decodes a file's name; None for a file that is not an object of the store (a README, for example)."""
     name, _, token = name.partition(_UPLOAD)
     component = _unescape(name.removesuffix("%"))
     if component is None or object_name(component) != name:

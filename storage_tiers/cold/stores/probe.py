@@ -18,7 +18,7 @@ PROBE_NAME = "probe-"
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
-    """Seven small requests under `key_prefix`, one to delete the probe's key, and one to find keys that dead nodes left.
+    """Sends seven small requests under `key_prefix`, one to delete the probe's key, and one to find keys that dead nodes left.
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """
@@ -34,7 +34,7 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng
 
 
 async def store_time(store: ObjectStore, key_prefix: str, rng: Rng) -> int:
-    """The store's clock (ms), from an object that it writes and deletes."""
+    """Reads the store's clock (ms) from an object that it writes and deletes."""
     key = f"{key_prefix}{PROBE_NAME}{rng.token(8).hex()}.json"
     try:
         return (await store.put(key, b"clock")).modified_ms

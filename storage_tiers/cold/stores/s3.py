@@ -357,7 +357,7 @@ class S3Store:
         async with answer["Body"] as stream:
             if "ContentRange" not in answer:
                 raise s3_common.ignores_ranges(self._location)
-            # From the response itself: the body's own `read` joins and copies, which costs as much again as receiving.
+            # Reads the response itself: the body's own `read` joins and copies, which costs as much again as receiving.
             async for piece, _ in stream.raw_stream.content.iter_chunks():
                 hand_over(piece, sink)
 
@@ -377,8 +377,8 @@ class S3Store:
 
 
 class _SingleSendSession(AIOHTTPSession):
-    """By default aiohttp repeats GET, PUT and DELETE when a connection ends without an answer. The SDK repeats what may be
-    repeated; a conditional write may not."""
+    """A session that sends each request once. By default aiohttp repeats GET, PUT and DELETE when a connection ends without an
+    answer. The SDK repeats requests that may be repeated; a conditional write may not."""
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)  # type: ignore[misc]  # not in the stubs

@@ -56,8 +56,8 @@ _ADVICE = {
 
 
 def client_config(path_style: bool, attempts: int, connect_seconds: float, read_seconds: float) -> dict[str, Any]:
-    """Arguments of botocore's Config. Only our own checksums: by default the SDK would add a CRC-32 to each write and look for
-    one in each read, beside our CRC-32C of the same bytes."""
+    """Arguments of botocore's Config. They turn off the SDK's own checksums: by default it would add a CRC-32 to each write and
+    look for one in each read, beside our CRC-32C of the same bytes."""
     return {
         "connect_timeout": connect_seconds,
         "read_timeout": read_seconds,
@@ -135,7 +135,7 @@ def etag_of(answer: Mapping[str, Any]) -> str:
 
 
 def stored_info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
-    """From the answer to a write. Its only time by the server's clock is the Date header."""
+    """The ObjectInfo of an object just written. The answer's only time by the server's clock is its Date header."""
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     modified = _ms(parsedate_to_datetime(date)) if date else 0
     return ObjectInfo(key, size, etag_of(answer), modified, checksum_of(answer))
