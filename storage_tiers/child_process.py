@@ -40,9 +40,9 @@ class Started(NamedTuple):
 
 
 async def start_child(module: str, arguments: Sequence[str] = ()) -> Started:
-    """`python -P -m <module> --socket <fd> <arguments>`, with this process's environment and stderr. OSError if the system
-    cannot start a process now. Without -P Python searches the current directory first, and would run a folder there that has
-    the name of one of our packages."""
+    """Starts `python -P -m <module> --socket <fd> <arguments>` with this process's environment and stderr. OSError if the
+    system cannot start a process now. Without -P Python searches the current directory first, and would run a folder there
+    that has the name of one of our packages."""
     # In a thread: Popen waits until the new interpreter has replaced the child.
     return await asyncio.to_thread(_start, module, arguments)
 

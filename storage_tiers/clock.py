@@ -1,4 +1,4 @@
-"""Clock and random numbers as arguments: the one module that uses the real ones."""
+"""Clock and random numbers, which callers pass as arguments. Only this module uses the machine's own."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class RecordBatchTooLarge(LogError):
 
 
 class UnsupportedMessageFormat(LogError):
-    """Magic 0 or 1."""
+    """The batch has magic 0 or 1."""
 
     advice = Advice.FIX
 

@@ -77,7 +77,7 @@ def _log(
 
 
 def _flat(fields: Mapping[str, Field]) -> dict[str, Plain]:
-    """A partition becomes the fields `topic` and `partition`, an error its sentence."""
+    """The fields as plain values: a partition becomes the fields `topic` and `partition`, an error its sentence."""
     values: dict[str, Plain] = {}
     for key, value in fields.items():
         if isinstance(value, TopicPartition):
@@ -147,7 +147,7 @@ class JsonLines(logging.Formatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    """UTC, to the millisecond."""
+    """The record's time in UTC, to the millisecond."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
 

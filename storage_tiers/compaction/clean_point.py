@@ -60,7 +60,7 @@ def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView], epoch_
 
 
 def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
-    """OSError if the disk refuses."""
+    """Writes the log's clean point. OSError if the disk refuses."""
     content = {"version": _VERSION, **point._asdict()}
     replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
 
@@ -71,7 +71,7 @@ def was_bucket_cleaned(directory: str) -> bool:
 
 
 def read_clean_point(directory: str) -> CleanPoint | None:
-    """None if there is none or it cannot be read: the log is cleaned from its start then."""
+    """Reads the log's clean point. None if there is none or it cannot be read: the log is then cleaned from its start."""
     try:
         with open(os.path.join(directory, FILE_NAME), "rb") as file:
             found = json.loads(file.read())
@@ -105,7 +105,7 @@ def bucket_cleaned_to(point: BucketCleanPoint | None, manifest: Manifest) -> int
 
 
 def write_bucket_clean_point(files: Files, directory: str, point: BucketCleanPoint) -> None:
-    """OSError if the disk refuses."""
+    """Writes the bucket's clean point. OSError if the disk refuses."""
     content = {"version": _BUCKET_VERSION, **point._asdict()}
     replace_file(files, os.path.join(directory, BUCKET_FILE_NAME), json.dumps(content).encode())
 
@@ -118,7 +118,7 @@ def begin_bucket_clean_point(files: Files, directory: str) -> None:
 
 
 def read_bucket_clean_point(directory: str) -> BucketCleanPoint | None:
-    """None if there is none or it cannot be read: the bucket is cleaned from its start then."""
+    """Reads the bucket's clean point. None if there is none or it cannot be read: the bucket is then cleaned from its start."""
     try:
         with open(os.path.join(directory, BUCKET_FILE_NAME), "rb") as file:
             found = json.loads(file.read())

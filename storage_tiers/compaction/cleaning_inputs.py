@@ -1,4 +1,4 @@
-"""An open log's facts for a cleaner, as plain values that another process can take."""
+"""Collects the facts about an open log that a cleaner needs, as plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from storage_tiers.hot.producer_state import ProducerEntry
 
 
 def cleaning_of(log: HotLog, *, dirty_start: int, end: int, fences: Sequence[int]) -> Callable[[], CleaningJob] | None:
-    """The cleaning of the log's durable segments that end at or below `end`; None if there are none. The function reads the
-    transaction indexes: it blocks, may run in any thread, and raises StorageError if one cannot be read."""
+    """Returns a function that makes the job of cleaning the log's durable segments that end at or below `end`; None if there
+    are none. That function reads the transaction indexes: it blocks, may run in any thread, and raises StorageError if one
+    cannot be read."""
     segments = [
         SourceSegment(each.base, each.end, each.size_bytes) for each in log.durable_segments() if each.end <= end
     ]

@@ -1,7 +1,7 @@
 """The cleaner's kernel: maps each key of a log's dirty part to its newest offset, and selects the records of a batch that
 stay.
 
-A slot holds a key's 128-bit hash and its offset in 24 bytes, as Kafka's SkimpyOffsetMap, whatever the keys' length. The hash is
+A slot holds a key's 128-bit hash and its offset in 24 bytes, like Kafka's SkimpyOffsetMap, whatever the key's length. The hash is
 SipHash-2-4 with a secret key. With Kafka's MD5 a producer could make two keys collide, so that one deletes the other's records.
 Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
 
@@ -97,7 +97,7 @@ class OffsetMap:
         return self.map_keys(_pointer(payload), 0, len(payload), count, base_offset, start)
 
     def add_batches(self, data, batches, first, start):  # type: ignore[no-untyped-def]
-        """As `add`, for whole batches of `data` from index `first` of `batches`, which are (position, size, base offset …).
+        """Like `add`, for the whole batches of `data` from index `first` of `batches` on: (position, size, base offset …).
         Returns the index of the first batch that is not plain or has no room, which is left to `add`. CorruptRecord as
         `add`."""
         raw: cython.p_const_uchar = _pointer(data)
@@ -117,7 +117,7 @@ class OffsetMap:
         return index
 
     def map_keys(self, raw, at, end, count, base_offset, start):  # type: ignore[no-untyped-def]
-        """`add` for the records in [at, end) of the bytes."""
+        """Does the work of `add` for the records in [at, end) of `raw`."""
         fault: cython.int = _SOUND
         has_room: cython.bint = True
         index: cython.longlong = 0
@@ -161,8 +161,8 @@ class OffsetMap:
         return KeptRecords(self.kept, self.tombstones, self.highest, content)
 
     def clean_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
-        """As `clean`, for whole batches of `data`, as `CleanedBatches`: those at index `first` to before `end` of `batches`,
-        which are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone,
+        """Like `clean`, for the whole batches of `data` at indexes [`first`, `end`) of `batches`. Returns `CleanedBatches`. The
+        batches are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone,
         or keeps nothing although its last offset is in `lasts`: that batch is left to `clean`. CorruptRecord if the framing is
         broken."""
         raw: cython.p_const_uchar = _pointer(data)

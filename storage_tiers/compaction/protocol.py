@@ -55,7 +55,7 @@ class SegmentNeeded(NamedTuple):
 
 
 class KeepAlive(NamedTuple):
-    """Sent every BEAT_S: the cleaner works, and waits for no reply."""
+    """Sent every BEAT_S while the cleaner works. The cleaner waits for no reply."""
 
 
 #: The most seconds between two answers of a cleaner, as long as the disk responds.
@@ -67,7 +67,7 @@ _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": Stora
 
 
 def encode_request(request: CleaningRequest) -> bytes:
-    """Lets other threads run after every ROWS_A_CALL rows: a request may have a hundred thousand."""
+    """Encodes a request. Lets other threads run after every ROWS_A_CALL rows: a request may have a hundred thousand."""
     cleaning = request.cleaning
     fields: dict[str, Any] = {
         "directory": cleaning.directory,

@@ -39,5 +39,5 @@ def _identity(header: BatchHeader) -> tuple[object, ...]:
 
 
 def _records(batch: bytes) -> list[Record]:
-    """An emptied batch has no records, whatever codec its header names."""
+    """The batch's records. An emptied batch has none, whatever codec its header names."""
     return decode_batch(batch) if read_header(batch).count > 0 else []

@@ -43,7 +43,7 @@ _SIZE, _BASE_OFFSET, _NEXT_OFFSET = 1, 2, 3
 
 #: The least share of a map that keys may take.
 _LEAST_LOAD = 0.01
-#: Largest map, as Kafka's of one thread.
+#: The largest map: the same as that of one cleaner thread of Kafka.
 MOST_MAP_BYTES = (1 << 31) - 1
 
 
@@ -84,7 +84,7 @@ def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) 
 
 
 class Rewriter:
-    """One cleaning. `counted` grows meanwhile. `throttle` is called with every number of bytes read or written, and may
+    """One cleaning. `counted` grows as it proceeds. `throttle` is called with every number of bytes read or written, and may
     block. `fetch_segment` returns the path of a remote segment's bytes."""
 
     def __init__(
@@ -112,8 +112,8 @@ class Rewriter:
 
     def _read_keys(self) -> int:
         cleaning = self._cleaning
-        # Transactions that end below are left out: their markers are not read, so the producer's next transaction would
-        # count as aborted.
+        # Transactions that end below `dirty_start` are left out: their markers are not read, so the producer's next
+        # transaction would count as aborted.
         overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]
         seen, reached = CleanedTransactions(overlapping), cleaning.dirty_start
         for segment in cleaning.segments:
@@ -158,7 +158,7 @@ class Rewriter:
     def _rewrite_group(
         self, rest: deque[SourceSegment], rules: CleaningRules, seen: CleanedTransactions
     ) -> RewrittenSegment | None:
-        """Takes the group's segments from the front of `rest`."""
+        """Rewrites one group, whose segments it takes from the front of `rest`."""
         group = _Group(self._files, self._cleaning, rest[0].base, self._throttle)
         try:
             while rest and not group.is_complete:
@@ -289,7 +289,8 @@ class _Group:
 
     def takes(self, rest: Sequence[SourceSegment], size: int) -> bool:
         """Whether the first segment of `rest` joins the group once a batch of `size` bytes is added. Unlike Kafka's
-        `groupSegmentsBySize`, the group counts as cleaned, so a nearly empty log does not keep a chain of tiny segments."""
+        `groupSegmentsBySize`, it counts the group's bytes after cleaning, so a nearly empty log keeps no chain of tiny
+        segments."""
         if not rest or rest[0].base in self._cleaning.fences or len(self.sources) == MOST_SOURCES:
             return False
         fits = self._segment.size + size + rest[0].size <= self._cleaning.segment_bytes

@@ -62,8 +62,9 @@ def plan_cleaning(
     limits: CleaningLimits,
     first_timestamp: Callable[[View], int],
 ) -> CleaningPlan | None:
-    """None if nothing is dirty. `segments` are the log's durable ones from the oldest on; `cleaned_to` is where the last
-    cleaning ended, 0 if that is not known. `first_timestamp` (ms) is called for at most one segment."""
+    """Plans the next cleaning of one log; None if nothing is dirty. `segments` are the log's durable ones from the oldest on.
+    `cleaned_to` is where the last cleaning ended, 0 if that is not known. `first_timestamp` (ms) is called for at most one
+    segment."""
     end, clean_bytes, dirty_bytes = 0, 0, 0
     oldest_dirty: View | None = None
     for segment in segments:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class SegmentView(Protocol):
-    """Offsets are half-open, times in ms since 1970. `max_timestamp` is -1 where no record has one; `first_append_ms` is
+    """Offsets are half-open, times in ms since 1970. `max_timestamp` is -1 if no record has one; `first_append_ms` is
     the steady clock at the first append, -1 for an empty segment."""
 
     @property

@@ -70,7 +70,7 @@ _INT64_MIN = -(1 << 63)
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _unpack_header = _HEADER.unpack_from
-# BatchHeader(...) and _replace cost four times as much; both run for every batch of a produce.
+# BatchHeader(...) and _replace would cost four times as much, for every produced batch.
 _new_header = tuple.__new__
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
@@ -139,7 +139,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences wrap from 2^31 - 1 to 0."""
+        """The last record's sequence, NO_SEQUENCE if the batch has none. Sequences wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & _INT32_MAX
@@ -345,7 +345,7 @@ def stamp_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
 
 
 def stamp_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
-    """Corrects the max timestamp of a batch with create time, and its CRC, as Kafka does where a client's is wrong."""
+    """Corrects the max timestamp of a batch with create time, and its CRC, as Kafka does if the client's is wrong."""
     _stamp(batch, max_timestamp, 0)
 
 

@@ -79,7 +79,7 @@ def _pointer(buffer: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
 @cython.nogil
 @cython.exceptval(check=False)
 def _batch_stop(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """WHOLE if [at, end) begins with a plausible batch header, else why not."""
+    """WHOLE if [at, end) begins with a plausible batch header, else the fault."""
     if end - at < _HEADER:
         return _PARTIAL
     if _int32(raw, at + 8) < _HEADER - _OVERHEAD:
@@ -103,8 +103,8 @@ def find_batch(
     """(position, size, base_offset) of the first batch of [start, end) whose last offset is at or after the target.
 
     Otherwise (-1, resume, needed): continue reading at `resume`, where the next step needs `needed` bytes (0: unknown, because
-    the buffer ends between two batches). Or (-2, position, stop): no batch begins there, for that reason (BAD_SIZE, BAD_MAGIC,
-    BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
+    the buffer ends between two batches). Or (-2, position, stop): no batch begins at `position`; `stop` is the reason
+    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
     """
     _check_segment(start, end, len(buffer))
     raw: cython.p_const_uchar = _pointer(buffer)

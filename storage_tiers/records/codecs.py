@@ -61,7 +61,7 @@ def inflation_bound(batch_size: int) -> int:
 
 
 def compress(codec: Codec, payload: Buffer, *, level: int | None = None) -> bytes:
-    """`payload` compressed with `codec`. `level` as in `compression.gzip.level` and its siblings; None means the codec's
+    """`payload` compressed with `codec`. `level` is as in `compression.gzip.level` and its siblings; None means the codec's
     default."""
     if codec is Codec.NONE:
         return bytes(payload)

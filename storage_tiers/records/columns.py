@@ -156,7 +156,7 @@ def _buffers(rows: int, nulls: int, ends: bytearray, validity: bytearray, data: 
 
 
 def _cut(buffer: bytearray, size: int) -> bytearray:
-    """A copy if much shorter than the buffer, so that a few rows do not keep the memory of thousands."""
+    """The buffer, or a copy of its first `size` bytes if these are few: a few rows must not keep the memory of thousands."""
     return buffer[:size] if 2 * size < len(buffer) else buffer
 
 

@@ -46,7 +46,7 @@ def record_error(
             if len(faults) == MAX_NAMED:
                 break
     except LogError:
-        return None  # its framing is broken as well: the walker's own error describes that
+        return None  # the batch's framing is broken as well: the walker's own error describes that
     if not faults:
         return None
     return InvalidTimestamp(_INVALID_TIMESTAMPS, faults) if timestamps else InvalidRecord(_in_sum(faults), faults)

@@ -43,7 +43,7 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 class RecordWriter:
-    """Holds `count` records in `size` bytes. Timestamps in ms since 1970; -1 before the first record."""
+    """Holds `count` records in `size` bytes. Timestamps are in ms since 1970, and -1 before the first record."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -154,7 +154,7 @@ def _plain_body(key: bytes, value: bytes | None, offset_delta: cython.longlong) 
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:
-    """Big-endian, two's complement."""
+    """Writes `number` in `size` bytes, big-endian, as two's complement."""
     nth: cython.int
     for nth in range(size):
         data[at + nth] = number >> 8 * (size - 1 - nth) & 0xFF
