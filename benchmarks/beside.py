@@ -1,8 +1,8 @@
-"""Concurrent work: produce while segments roll and are offloaded, a record's latency meanwhile, and tailing consumers.
+"""Rows about concurrent work: produce while segments roll and are offloaded, latency meanwhile, and tailing consumers.
 
-Apache Kafka keeps its segments on disk in these rows, as by default: tidelog's figures include the cost of offloading,
-Kafka's do not. The disk's queue is drained before each figure; otherwise the figure would include the wait for earlier rows'
-writes.
+In these rows Apache Kafka keeps its segments on disk, which is its default. So tidelog's figures include the cost of
+offloading, and Kafka's have no such cost. The disk's queue is drained before each figure; otherwise the figure would include
+the wait for earlier rows' writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READERS = (1, 20, 200)
 
 
 def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker; no value where a broker does not show it."""
+    """Yields (row, unit, value) for one broker; no value if the broker does not show it."""
     row = "sustained produce, segments of 64 MiB roll"
     if only in row:
         topic = f"sustained-{tag}"
@@ -107,12 +107,12 @@ class _Produce:
 
 
 def _place_of_offset(request: bytearray) -> int:
-    """Fetch v11 ends with: fetch offset, log start, partition bytes, no forgotten topics, no rack."""
+    """The position of the fetch offset. Fetch v11 ends with it, log start, partition bytes, no forgotten topics, no rack."""
     return len(request) - (8 + 8 + 4 + 4 + 2)
 
 
 def _dues(records: bytes) -> Iterator[tuple[int, float]]:
-    """(the offset after it, when it was due) of each batch of one record that `_Produce` made."""
+    """Yields (next offset, due time) of each whole batch; `_Produce` made them, with one record each."""
     at = 0
     while len(records) - at >= 61:
         base, length = struct.unpack_from(">qi", records, at)

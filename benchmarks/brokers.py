@@ -300,8 +300,8 @@ def proportional_megabytes(pid: int) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """Reads all threads, because /proc lists a child with the thread that started it. FileNotFoundError, ProcessLookupError
-    for a process that ended."""
+    """The ids of a process's children. Reads all threads, because /proc lists a child with the thread that started it.
+    FileNotFoundError, ProcessLookupError for a process that ended."""
     return [
         int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
     ]

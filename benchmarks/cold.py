@@ -48,13 +48,13 @@ ANSWERS = 2
 
 
 def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> None:
-    """LoadFailed if versitygw is not available."""
+    """Adds the part's rows to the table. LoadFailed if versitygw is not available."""
     problem = versitygw_missing()
     if problem is not None:
         raise load.LoadFailed(problem)
     wanted = int(gibibytes * (1 << 30))
     settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
-    # Whole batches, as `_fill` makes them.
+    # Rounds up to whole batches, as `_fill` makes them.
     wanted += -wanted % len(load.record_batch(*BATCH))
     with versitygw_server(directory / "s3") as server:
         url = f"s3://{BUCKET}/bench"
@@ -65,7 +65,7 @@ def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> 
             os.sync()
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
-            # The node starts again, because memory left by scans would hide the cost of the hundred.
+            # The node starts again, because memory left by scans would hide the cost of the consumers.
             node.stop()
             node.start()
             _many_consumers(table, node)
@@ -119,7 +119,7 @@ class _Scanned:
             self._last, self._looked_at = found, time.monotonic()
 
     def burns(self, *, less: float) -> list[Burn]:
-        """`less` is the share that the broker uses without a scan."""
+        """The use of a processor by each process. `less` is the share that the broker uses without a scan."""
         elapsed = self._looked_at - self._began
         if elapsed == 0:
             raise load.LoadFailed("the scan ended within a second: there is no load to compare it with")
@@ -147,7 +147,7 @@ def _fill(node: Node, wanted: int) -> None:
 def _many_consumers(table: Table, node: Node) -> None:
     """Each consumer repeatedly asks for 50 MiB at an offset of its own, until all have received records twice."""
     high_watermark = load.high_watermark(node.kafka, TOPIC)
-    # One chunk, so that the tier process runs, which it does only when there is work.
+    # Reads one chunk first, to start the tier process, which runs only while there is work.
     _served(node.kafka, high_watermark, consumers=1, answers=1, answer_bytes=1)
     before = resident_megabytes(node.pid)
     with _peak(node) as peak:

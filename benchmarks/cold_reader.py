@@ -9,7 +9,7 @@ import sys
 
 from benchmarks import load
 
-#: As Java's consumer by default, except that `max.partition.fetch.bytes` and `fetch.max.bytes` are raised for a backfill.
+#: `max.partition.fetch.bytes`, raised for a backfill, and `fetch.max.bytes` with it. All else is as in Java's consumer.
 PARTITION_BYTES = 8 << 20
 #: Consecutive responses that may be empty: a fetch of cold data may outlast its `max_wait`.
 EMPTY_ANSWERS = 100

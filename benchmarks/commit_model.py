@@ -1,4 +1,4 @@
-"""How many objects a commit writes: the manifest and its pages, over any number of modelled commits.
+"""Counts the objects that a commit writes: the manifest and its pages, over any number of modelled commits.
 
 The modelled partition takes one segment after another, each with a commit of its own, expires segments past its retention, and
 sweeps objects past the grace. It uses the same manifest transitions as a node. Pure and deterministic; documents are not
@@ -44,7 +44,7 @@ class Puts:
 
 
 def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
-    """`live` segments are kept; removed ones are swept `grace` commits later."""
+    """Models the commits. `live` segments are kept; removed ones are swept `grace` commits later."""
     patched: dict[str, Any] = {**bounds, "encode": lambda manifest: b"", "encode_page": lambda ids, page: b""}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **patched):
         partition = _Partition()

@@ -101,8 +101,8 @@ def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Ca
 
 
 def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.NONE) -> tuple[int, int]:
-    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). Half of
-    each value compresses well, and no two records share anything."""
+    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). With a
+    codec half of each value compresses well, and the other half is random. Without one all values are the same."""
     chance, same = random.Random(7), os.urandom(VALUE_BYTES)
 
     def record() -> tuple[bytes, bytes]:

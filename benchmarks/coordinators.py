@@ -232,7 +232,7 @@ def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
 
 @contextmanager
 def rebalancing(address: str, group: str) -> Iterator[int]:
-    """A group of MEMBERS rebalances again and again in a process of its own, whose id is yielded, while the block runs."""
+    """Makes a group of MEMBERS rebalance again and again while the block runs. Yields the id of the process that does so."""
     words = [sys.executable, "-m", "benchmarks.coordinators", address, group, str(MEMBERS)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None

@@ -1,7 +1,7 @@
-"""One core decodes into columns: 100-byte records in batches of 16 KiB, as a producer with default settings sends them.
+"""Measures how fast one core decodes records into columns: 100-byte records in batches of 16 KiB, the default of producers.
 
-Rows are by codec; `plain` is the plain decoder of the same bytes, `copy` a copy of them. Figures use processor time,
-so that a busy machine matters little; all run in turns.
+There is a row for each codec. Its columns `plain` and `copy` are the plain decoder and a memory copy, on the same bytes.
+Figures use processor time, so that a busy machine matters little. The three take turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVERYTHING = sum(WANTED.values())
 
 
 def run_of(codec: Codec) -> tuple[bytes, int]:
-    """About 4 MiB of batches and how many records they hold. Values are half random, half repeating."""
+    """Returns about 4 MiB of batches, and the number of their records. Values are half random, half repeating."""
     half = VALUE_BYTES // 2
     batches = [
         build_batch(
@@ -57,7 +57,7 @@ def _plain(log: bytes) -> int:
 
 def _rate(work: Callable[[], object], records: int) -> float:
     """Millions of records a second of this thread's processor time, in the fastest of several calls: other
-    processes on the core and its caches can only slow one down."""
+    processes on the core and its caches can only slow a call down."""
     work()
     quickest, spent = float("inf"), 0.0
     while spent < LEAST_SECONDS:

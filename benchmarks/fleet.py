@@ -1,9 +1,9 @@
 """Many connections and partitions at once on one broker or on a cluster, with the processor time of the brokers and of the
 client itself.
 
-Closed loop: each connection has a fixed number of requests in flight. It goes to the leader of its partition. Where requests
-hold all partitions, each client has a connection to every leader, for the partitions of that leader. Every response's error
-codes are checked.
+The loop is closed: each connection has a fixed number of requests in flight, and goes to the leader of its partition. If
+requests hold all partitions, each client has a connection to every leader, for the partitions of that leader. The error codes
+of every response are checked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Client:
 
 
 def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker; no value where a broker does not show it."""
+    """Yields (row, unit, value) for one broker; no value if the broker does not show it."""
     for fleet in FLEETS:
         if only not in fleet.name:
             continue

@@ -1,9 +1,9 @@
 """Consumer groups on raw sockets: committed offsets, heartbeats, and the time from joining until a group is stable.
 
-Each member has its own connection and prebuilt requests, so that the client costs little; both brokers have
-`group.initial.rebalance.delay.ms` 0. Members speak JoinGroup v5, SyncGroup v3, Heartbeat v3 and OffsetCommit v7. A group is
-stable when every member has its assignment of one and the same generation; until then members send a heartbeat every BEAT_S,
-because a client learns of a rebalance from its answer. Every answer's error code is checked.
+Each member has its own connection and prebuilt requests, so that the client costs little. Both brokers have
+`group.initial.rebalance.delay.ms` set to 0. Members speak JoinGroup v5, SyncGroup v3, Heartbeat v3 and OffsetCommit v7. A group
+is stable when every member has its assignment of one and the same generation. Until then members send a heartbeat every
+BEAT_S, because a client learns of a rebalance from the answer to a heartbeat. Every answer's error code is checked.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def _commit(member: Member, topic: str) -> Any:
 
 
 def leave(c: Connection, group: str, members: Sequence[Member]) -> None:
-    """All members leave at once, so that no session ends during a later row."""
+    """Makes all members leave at once, so that no session ends during a later row."""
     gone = tuple(leave_request.MemberIdentity(member_id=each.member_id) for each in members)
     request = leave_request.LeaveGroupRequest(group_id=GroupId.parse(group), members=gone)
     code = int(c.call(request, leave_response.LeaveGroupResponse).error_code)

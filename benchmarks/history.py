@@ -1,4 +1,4 @@
-"""The cost of a partition's history: the same queries on synthetic manifests of few and of millions of segments.
+"""Measures the cost of a partition's history: the same queries on synthetic manifests of few and of millions of segments.
 
 Pure: no store and no node. The target is a constant cost; the tables show the measured growth.
 """

@@ -190,8 +190,8 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
-    """Rows: the requests of an idle cluster to the store in an hour, by partition; those of a sweep's listing; and those of a
-    cold read."""
+    """The rows about requests to the store: those of an idle cluster in an hour, by partition; those of a sweep's listing; and
+    those of a cold read."""
     rows: list[tuple[str, str, float]] = []
     async with running(directory, broker={"log.retention.check.interval.ms": "300000"}) as node:
         await node.create("t", IDLE_PARTITIONS, TIERED)

@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def cases(topics: Sequence[str]) -> Iterator[Case]:
-    """`topics` exist, each with one partition."""
+    """Yields all requests. `topics` exist, each with one partition."""
     for api in APIS:
         yield from _generic(api)
     yield from _reading(topics)

@@ -1,4 +1,4 @@
-"""Raw-socket load on any Kafka-protocol broker: prebuilt, pipelined requests, so that the client costs as little as possible.
+"""Loads any Kafka-protocol broker over raw sockets, with prebuilt, pipelined requests, so that the client costs little.
 
 Speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5 and Metadata v9. It checks the error codes of every answer, and
 otherwise only what costs nothing: the first and last offsets against the records sent, and the framing of fetched batches.
@@ -164,7 +164,7 @@ def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
 
 
 def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequence[int] = (0,)) -> bytes:
-    """The same batch for each partition."""
+    """A Produce request, framed, with the same batch for each partition."""
     data = produce_request.TopicProduceData(
         name=TopicName(topic),
         partition_data=tuple(

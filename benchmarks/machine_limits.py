@@ -12,7 +12,7 @@ CHUNK = 1 << 20
 
 
 def loopback_megabytes_per_second(seconds: float = 1.0) -> float:
-    """One TCP connection on loopback, 1 MiB writes."""
+    """The rate of one TCP connection on loopback with writes of 1 MiB."""
     listener = socket.create_server(("127.0.0.1", 0))
     payload = bytes(CHUNK)
 
@@ -37,7 +37,7 @@ def loopback_megabytes_per_second(seconds: float = 1.0) -> float:
 
 
 def loopback_round_trips_per_second(seconds: float = 1.0) -> float:
-    """One 200-byte message at a time to an echo on loopback."""
+    """The rate of 200-byte messages, one at a time, to an echo server on loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def echo() -> None:
@@ -63,7 +63,7 @@ def loopback_round_trips_per_second(seconds: float = 1.0) -> float:
 
 
 def file_write_megabytes_per_second(directory: str, megabytes: int = 256) -> float:
-    """1 MiB appends to one new file, into the page cache (no fsync: as a broker appends by default)."""
+    """The rate of 1 MiB appends to one new file, into the page cache (by default a broker does not sync appends either)."""
     payload = os.urandom(CHUNK)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         start = time.perf_counter()

@@ -127,7 +127,7 @@ def write() -> None:
 
 
 def _age(parts: list[Kept]) -> str:
-    """The runs behind a table: parts are measured at different times, so its rows may be of different commits."""
+    """Describes the runs behind a table. Parts are measured at different times, so its rows may come from different commits."""
     if not parts:
         return ""
     oldest, newest = (choose(parts, key=lambda kept: kept.date) for choose in (min, max))

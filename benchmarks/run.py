@@ -88,7 +88,7 @@ ONCE = frozenset({"stalls", "callers"})
 
 #: Broker configs.
 Settings = Mapping[str, str | int | bool]
-#: (row, unit, value) of one broker; no value where it is unknown for that broker.
+#: (row, unit, value) of one broker; no value if it is unknown for that broker.
 Figures = Iterator[tuple[str, str, float | None]]
 
 

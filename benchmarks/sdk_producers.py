@@ -2,7 +2,7 @@
 
 It compares the SDK's producer with asyncio, the one without, and confluent-kafka's, on the same node. Each has its own
 defaults except for the shared settings: idempotence, acks=all, a linger of 5 ms. Each runs in its own process, on a topic of
-one partition; timed from the first record to the last one's future or callback.
+one partition. After one unmeasured record the time counts from the first record to the last one's future or callback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.node import Node
 RECORDS = 500_000
 VALUE_BYTES = 100
 
-#: Each prints its seconds. `sys.argv`: address, topic, records, bytes of a value.
+#: The programs, each of which prints its seconds. `sys.argv`: address, topic, records, bytes of a value.
 _ASYNC = """
 import asyncio, sys, time
 from grpc_api.sdk.client import Client

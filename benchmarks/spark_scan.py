@@ -85,7 +85,7 @@ def _fill(address: str, records: int) -> None:
 
 
 def _cold(directory: Path, store: Path, records: int) -> None:
-    """A topic whose records are in the bucket, its node stopped."""
+    """Makes a topic whose records are in the bucket, and stops its node."""
     with Node(directory, store=f"file://{store}") as node:
         _fill(node.kafka, records)
         command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait"]
@@ -119,7 +119,7 @@ def _session(directory: Path) -> Iterator[SparkSession]:
 
 
 def _prebuilt(store: Path, folder: Path) -> str:
-    """The same rows in the same batches and tasks, as Arrow files."""
+    """Writes the same rows in the same batches and tasks as Arrow files; returns their folder."""
     folder.mkdir()
     found = pyspark_tidelog.tables(store=str(store), topics=TOPIC)
     for split in range(found.splits):

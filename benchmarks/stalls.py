@@ -38,9 +38,9 @@ TOPICS = 5_000
 TIMES = 6
 #: Seconds after which a request is given up; its row then has the wait so far.
 PATIENCE_S = 180.0
-#: The node gives freed heap back every few seconds.
+#: Seconds within which the node returns freed heap to the system, as it does every few seconds.
 SETTLE_S = 12.0
-#: Slower requests are not repeated.
+#: A request that takes more seconds than this is not repeated again.
 LONG_S = 10.0
 #: Seconds on the idle node: long enough to contain the probe's own scheduling delays.
 _IDLE_S = 3.0
@@ -92,7 +92,7 @@ def _row(table: Table, node: Node, case: Case) -> float:
 
 
 def _left(node: Node, case: Case) -> float:
-    """Megabytes that the node has grown by since the first answer."""
+    """The growth of the node's memory since the first answer, in MB."""
     assert node.process is not None
     pid = node.process.pid
     before = resident_megabytes(pid) or 0.0

@@ -19,8 +19,8 @@ MOVED_BYTES = "a partition moves: bytes to the bucket"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A target. The ratio to `rival`, or without a rival the figure itself, must be at least `bound`, or at most where less
-    is better.
+    """A target. The ratio to `rival`, or without a rival the figure itself, must be at least `bound`, or at most `bound`
+    if less is better.
 
     The verdict counts only if the row named by `provided` is met in the same run."""
 
@@ -152,7 +152,7 @@ class Row:
 
 @dataclass
 class Table:
-    """`notes` have further counts."""
+    """The rows of a run; `notes` are sentences with further counts."""
 
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -66,7 +66,7 @@ def fill(address: str, topic: str, records: int) -> float:
 
 
 def cold(table: Table, directory: Path, *, rounds: int, share: float = 1.0) -> None:
-    """The consumer's rates from the bucket alone, beside each other in one run."""
+    """Adds the consumer's rates at both isolation levels from the bucket alone, which take turns in one run."""
     records = int(RECORDS * share)
     settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
     with Node(directory / "cold", store=f"file://{directory}/cold-store", settings=settings) as node:

@@ -1,9 +1,9 @@
 """The cleaner's kernel: maps each key of a log's dirty part to its newest offset, and selects the records of a batch that
 stay.
 
-A slot holds a key's 128-bit hash and its offset in 24 bytes, like Kafka's SkimpyOffsetMap, whatever the key's length. The hash is
-SipHash-2-4 with a secret key. With Kafka's MD5 a producer could make two keys collide, so that one deletes the other's records.
-Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
+A slot holds a key's 128-bit hash and its offset in 24 bytes, like Kafka's SkimpyOffsetMap, whatever the key's length. The hash
+is SipHash-2-4 with a secret key. With Kafka's MD5 a producer could make two keys collide, so that one deletes the other's
+records. Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
 
 Invariants: every index is compared with the end of the buffer before it is read; the newest record of a key is never dropped,
 unless it is a tombstone that may be removed. The loops release the GIL; the bytes must not change meanwhile.

@@ -1,6 +1,6 @@
 """A failed fsync of a log, recorded for the current boot of the machine.
 
-After that the page cache may hold pages that look clean but never reached the disk. A process that starts later in the same boot
+After that the page cache may hold pages that look clean but never reached the disk. A process that starts later in this boot
 reads them, finds every batch whole, and a successful fsync does not cover them. So the failure is recorded beside the log. The
 next start copies everything unsynced into new files, whose pages are all dirty, syncs these, and replaces the old files. After
 a reboot the cache is gone: recovery reads what the disk holds, and nothing is copied.

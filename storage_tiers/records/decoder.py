@@ -1,6 +1,6 @@
 """The plain decoder: records as Python values, one by one, slow and obviously correct.
 
-For tools, tests and small reads, and the oracle of the column decoder. Invariants: offsets rise; a batch passes its CRC before
+It serves tools, tests and small reads, and is the oracle of the column decoder. Invariants: offsets rise; a batch passes its CRC before
 any of its records is returned (unless `verify` is off); records of the transactions in `aborted`, and markers, are never
 returned.
 """

@@ -55,8 +55,8 @@ class ChunkFile:
         self._size = self._crc = 0
 
     def write(self, piece: bytes | memoryview) -> None:
-        """StorageError if the disk refuses the write; TierCorrupt at the end of a MiB that fails its checksum, or beyond the
-        requested length."""
+        """Writes the next piece. StorageError if the disk refuses it; TierCorrupt at the end of a MiB that fails its checksum,
+        or beyond the requested length."""
         if self._size + len(piece) > self._length:
             raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes requested")
         view = memoryview(piece)

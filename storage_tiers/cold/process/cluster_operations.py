@@ -47,8 +47,8 @@ class ReadCluster(Question[ClusterState | None]):
 
 @dataclass(frozen=True, slots=True)
 class OpenCluster(Question[int]):
-    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`; answers the new
-    one. FencedWriter if the bucket has another."""
+    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`. The answer is the new one.
+    FencedWriter or StoreBehind if the bucket has another."""
 
     cluster_id: str
     holder: Holder
@@ -58,7 +58,7 @@ class OpenCluster(Question[int]):
 
 @dataclass(frozen=True, slots=True)
 class ShownCluster(Question[ClusterState | None]):
-    """As ReadCluster; also None for an unreadable file."""
+    """Like ReadCluster, but the answer is None also for an unreadable file."""
 
     cluster_id: str
 
@@ -159,7 +159,7 @@ class PublishTopic(Question[TopicState]):
 
 @dataclass(frozen=True, slots=True)
 class ShownTopic(Question[TopicState | None]):
-    """As ReadTopic; also None for an unreadable file."""
+    """Like ReadTopic, but the answer is None also for an unreadable file."""
 
     cluster_id: str
     topic: str

@@ -86,7 +86,7 @@ class TierContext:
         return page
 
     async def in_time(self, work: Awaitable[T], what: str, extra_s: float = 0.0) -> T:
-        """TierUnavailable after `commit_deadline_s` plus `extra_s` seconds."""
+        """Awaits `work`. TierUnavailable after `commit_deadline_s` plus `extra_s` seconds."""
         deadline_s = self.settings.commit_deadline_s + extra_s
         try:
             async with asyncio.timeout(deadline_s):

@@ -31,13 +31,13 @@ class Downloads:
         self.budget = ByteBudget(settings.download_bytes_in_flight, settings.download_connections)
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
-        """TierCorrupt if the object is too short or fails a checksum."""
+        """Downloads a chunk. TierCorrupt if the object is too short or fails a checksum."""
         if not 0 < question.length <= CHUNK_BYTES or len(question.crcs) != -(-question.length // MIB):
             raise InvalidRequest(f"{len(question.crcs)} checksums do not fit a chunk of {question.length} bytes")
         return await self._download(question, question.crcs)
 
     async def fetch_object(self, question: FetchObject) -> ReadyFile:
-        """TierCorrupt if the object is shorter."""
+        """Downloads bytes of an object, unverified. TierCorrupt if the object is too short."""
         if not 0 < question.length <= MAX_METADATA_OBJECT_BYTES:
             raise InvalidRequest(f"{question.length} bytes of {question.key} are not fetched as one object")
         return await self._download(question, None)
@@ -48,7 +48,7 @@ class Downloads:
                 self.budget.raise_priority(ticket)
 
     async def _download(self, question: FetchChunk | FetchObject, crcs: tuple[int, ...] | None) -> ReadyFile:
-        """Without `crcs` nothing is verified."""
+        """Downloads bytes into a file of their own. Without `crcs` nothing is verified."""
         ticket = self.budget.ticket(question.length, urgent=question.urgent)
         self._wanted[ticket] = question
         try:

@@ -31,7 +31,7 @@ class TierLauncher(Protocol):
     """Starts tiers."""
 
     async def launch(self) -> Launched:
-        """TierUnavailable if the system cannot start a process now."""
+        """Starts a tier. TierUnavailable if the system cannot start a process now."""
 
 
 class ExecLauncher:

@@ -83,7 +83,7 @@ Frame = Configure | Ask | Unknown | Forget | Idle | Reply
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 def encode(frame: Frame) -> bytes:
-    """ProtocolError beyond MAX_FRAME_BYTES."""
+    """The bytes of a frame. ProtocolError beyond MAX_FRAME_BYTES."""
     body = json.dumps(_frame_to_json(frame), separators=(",", ":")).encode()
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
@@ -91,7 +91,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """ProtocolError if `body` is not a frame."""
+    """The frame in `body`. ProtocolError if `body` is not a frame."""
     try:
         tree = json.loads(body)
         frame: Frame = _DECODERS[tree["frame"]](tree)
@@ -101,7 +101,7 @@ def decode(body: bytes) -> Frame:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """None at the end of the socket, even inside a frame; ProtocolError for bytes that are not a frame."""
+    """Reads the next frame. None at the end of the socket, even inside a frame; ProtocolError for other bytes."""
     try:
         (length,) = struct.unpack(">I", await reader.readexactly(4))
         if length > MAX_FRAME_BYTES:

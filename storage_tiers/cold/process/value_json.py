@@ -31,7 +31,7 @@ class ProtocolError(Exception):
 
 
 def to_json(value: Any) -> Any:
-    """A tree of dicts, lists and plain values."""
+    """Converts a value to a tree of dicts, lists and plain values."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, TopicId):

@@ -67,7 +67,7 @@ _MOST_OF_A_BATCH = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class LocalEvidence:
-    """The segments that the local log can replace: the offsets that it holds, their leader epochs, the partition's log start.
+    """A repair's facts about the local log: the offsets that it holds, their leader epochs, and the partition's log start.
     `uncommitted`: this node has never seen a manifest, and has evicted nothing of the partition."""
 
     held: OffsetRange

@@ -125,7 +125,7 @@ class _BatchWalk:
         self.rows: list[IndexRow] = []
 
     def feed(self, piece: bytes) -> None:
-        """CorruptRecord at the first batch that is damaged or out of order."""
+        """Walks the next piece. CorruptRecord at the first batch that is damaged or out of order."""
         data = memoryview(self._rest + piece if self._rest else piece)
         at = 0
         for start, header in headers(data):

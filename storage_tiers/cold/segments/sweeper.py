@@ -141,7 +141,7 @@ class Sweeper:
         due = orphans.due_removed(manifest.removed, manifest.pins, now, grace_ms)
         waiting = len(manifest.removed) - len(due)
         gone = {key for item in due for key in pages.sweepable(manifest, item)}
-        # Tombstoned by an earlier sweep that did not finish.
+        # An earlier sweep that did not finish has tombstoned these.
         gone.update(tombstoned.key for tombstoned in manifest.tombstoned)
         removed = await self._delete_and_drop(gone, (), allowance)
         manifest = await self._unfolded(manifest, now - grace_ms, allowance)
@@ -182,7 +182,7 @@ class Sweeper:
 
     # --- orphans ------------------------------------------------------------------------------------------------------
     async def _sweep_orphans(self, grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
-        """(deleted, too young)."""
+        """Lists the partition and deletes its orphans. Returns their numbers: (deleted, too young)."""
         deleted = young = 0
         for prefix in self._prefixes:
             async for batch in _batches(self._store.list(prefix), _LISTED_KEYS):
@@ -191,7 +191,7 @@ class Sweeper:
         return deleted, young
 
     async def _judge(self, listed: Sequence[Listed], grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
-        """(deleted, too young). The manifest is read after the listing."""
+        """Deletes the orphans among `listed`: (deleted, too young). The manifest is read after the listing."""
         mine = [each for each in listed if each.key.startswith(self._prefixes)]
         unreferenced = await self._unreferenced(await self._fresh_manifest(), mine) if mine else []
         if not unreferenced:
@@ -239,7 +239,7 @@ class Sweeper:
         return list(found.values())
 
     async def _abort_uploads(self, grace_ms: int) -> tuple[int, int]:
-        """(aborted, too young)."""
+        """Aborts abandoned uploads. Returns the numbers of uploads: (aborted, too young)."""
         found: list[UnfinishedUpload] = []
         for prefix in self._written_while_live:
             async for upload in self._store.unfinished_uploads(prefix):
