@@ -91,7 +91,7 @@ def _clients(address: str, topic: str, batch: bytes, fleet: Fleet) -> list[_Clie
 
 
 def _closed_loop(made: list[_Client], topic: str, fleet: Fleet, seconds: float) -> tuple[int, float, float]:
-    """(batches written, seconds, p99 in ms)."""
+    """Loads the brokers for `seconds`. Returns (batches written, seconds, p99 in ms)."""
     poll, taken, rows = select.epoll(), list[float](), 0
     clients = {client.connection.socket.fileno(): client for client in made}
     for fd in clients:

@@ -33,7 +33,8 @@ def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str,
 def produce(
     address: str, topic: str, records: int, size: int, acks: str, words_of_tool: Sequence[str] = ()
 ) -> tuple[float, float]:
-    """(records/s, MB/s of 10^6 bytes), as the tool itself reports them. `words_of_tool` are further arguments of the tool."""
+    """Runs ProducerPerformance with further arguments `words_of_tool`. Returns the (records/s, MB/s of 10^6 bytes) that it
+    reports."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(size)]
     words += ["--throughput", "-1", "--bootstrap-server", address, "--command-property", f"acks={acks}"]
     printed = java(*words, *words_of_tool)

@@ -179,8 +179,8 @@ def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequenc
 
 
 def check_produced(body: bytes | bytearray | memoryview, topic: str, partitions: int = 1) -> None:
-    """LoadFailed if an answer to `produce_frame` (without its length prefix) has an error. Costs the client almost nothing:
-    each row of a good answer has 33 bytes."""
+    """Raises LoadFailed if an answer to `produce_frame` (without its length prefix) has an error. Costs the client almost
+    nothing: each row of a good answer has 33 bytes."""
     row = 4 + 1 + 1 + 1 + len(topic) + 1
     errors = row + 4
     whole = len(body) == row + 33 * partitions + 1 + 4 + 1
@@ -199,7 +199,7 @@ def base_offset(body: bytes) -> int:
 def produce(
     address: str, topic: str, records: int, value_size: int, in_flight: int, seconds: float
 ) -> tuple[float, float]:
-    """(requests/s, MB/s) on one connection with `in_flight` requests outstanding."""
+    """Produces on one connection with `in_flight` requests outstanding. Returns (requests/s, MB/s)."""
     batch = record_batch(records, value_size)
     request, c = produce_frame(topic, batch), Connection(address)
     first = _first_offset(c, request, topic)

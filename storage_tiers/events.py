@@ -220,7 +220,7 @@ class RateLimit:
         self._seen: dict[Hashable, tuple[float, int, int]] = {}
 
     def allows(self, of: Hashable, now: float) -> int | None:
-        """None if the event must be omitted, else the number omitted before it. `now` in seconds."""
+        """Counts an event. Returns None if it must be omitted, else the number omitted before it. `now` is in seconds."""
         if of not in self._seen and len(self._seen) >= self._keys:
             self._seen = {key: each for key, each in self._seen.items() if now - each[0] < self._window_s}
             if len(self._seen) >= self._keys:

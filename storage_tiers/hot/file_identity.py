@@ -37,7 +37,7 @@ def file_identity(path: str) -> FileIdentity:
 
 
 def machine_id() -> str:
-    """The id of this installation of the operating system; empty where it has none."""
+    """The id of this installation of the operating system; empty if it has none."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             with open(path, encoding="ascii", errors="replace") as file:

@@ -131,7 +131,7 @@ class FlushTargets:
                 self._files.rename(stage_file(self._files, path, content), path)
 
     def _write_offset_indexes(self) -> None:
-        # Not synced: a truncated or zeroed offset index makes lookups slower, not wrong.
+        # These files are not synced: a truncated or zeroed offset index makes lookups slower, not wrong.
         for segment in self.closed:
             path, content = segment.encode_offset_index()
             segment.index_on_disk = True

@@ -42,8 +42,8 @@ class LocalLimits(NamedTuple):
 def plan_eviction(
     segments: Sequence[SegmentView], *, durable_end: int | None, log_start: int, limits: LocalLimits, now: Now
 ) -> list[Evict]:
-    """`durable_end` is the end of a manifest that is durable in the store and has a synced copy in the partition's directory;
-    None if the topic is not tiered or no manifest is known."""
+    """The segments to evict, oldest first. `durable_end` is the end of a manifest that is durable in the store and has a synced
+    copy in the partition's directory; None if the topic is not tiered or no manifest is known."""
     evictions: list[Evict] = []
     excess = sum(segment.size_bytes for segment in segments) - limits.retention_bytes
     for segment in segments:

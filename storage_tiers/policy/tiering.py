@@ -46,7 +46,8 @@ def plan_tiering(
     max_lag_ms: int,
     seal_below: int = 0,
 ) -> TieringPlan:
-    """`segments` are in order, the active one last. The active segment is closed if it holds offsets below `seal_below`."""
+    """Plans the next offloads. `segments` are in order, the active one last, which is closed if it holds offsets below
+    `seal_below`."""
     offloads: list[Offload] = []
     close_active = False
     held_at: int | None = None

@@ -1,8 +1,8 @@
 """The plain decoder: records as Python values, one by one, slow and obviously correct.
 
-It serves tools, tests and small reads, and is the oracle of the column decoder. Invariants: offsets rise; a batch passes its CRC before
-any of its records is returned (unless `verify` is off); records of the transactions in `aborted`, and markers, are never
-returned.
+It serves tools, tests and small reads, and is the oracle of the column decoder. Invariants: offsets rise; a batch passes its
+CRC before any of its records is returned (unless `verify` is off); records of the transactions in `aborted`, and markers, are
+never returned.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _varlong(raw: cython.p_const_uchar, at: cython.Py_ssize_t, width: cython.Py_
 def _skip_bytes(
     raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, lowest: cython.int
 ) -> cython.Py_ssize_t:
-    """The position after a length and its bytes; -1 if they do not fit. `lowest` is -1 where null is allowed, else 0."""
+    """The position after a length and its bytes; -1 if they do not fit. `lowest` is -1 if null is allowed, else 0."""
     packed: cython.longlong = _varint(raw, at, end)
     if packed < 0:
         return -1

@@ -155,7 +155,7 @@ async def read_shown(store: ObjectStore, cluster_id: str) -> ClusterState | None
 
 
 async def _readable(store: ObjectStore, cluster_id: str) -> tuple[ClusterState | None, str | None]:
-    """(the state, None if unreadable; the ETag, None if the file is absent)."""
+    """Reads the file. Returns (the state, None if unreadable; the ETag, None if the file is absent)."""
     try:
         body = await store.get(keys.cluster_key(cluster_id))
     except TierObjectMissing:

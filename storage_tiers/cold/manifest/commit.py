@@ -263,7 +263,7 @@ class CommitLoop:
         return await self.current()
 
     async def page(self, ref: PageRef) -> ManifestPage:
-        """TierObjectMissing if the page was swept: its manifest is outdated; load it again."""
+        """Reads a page. TierObjectMissing if it was swept: its manifest is outdated; load it again."""
         page = self._pages.get(ref.key)
         if page is None:
             page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
@@ -457,7 +457,7 @@ async def _ask(
 
 
 def _decoded(body: ObjectBody | None, ids: Ids) -> Manifest | None:
-    """None if the manifest is absent or unreadable."""
+    """The manifest in a body; None if it is absent or unreadable."""
     try:
         return None if body is None else decode(body.data, ids)
     except TierCorrupt:

@@ -212,7 +212,7 @@ def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str]
 
 
 def _part(manifest: Manifest, items: Sequence[Removed], gone: AbstractSet[str]) -> tuple[list[Removed], list[Removed]]:
-    """(kept, dropped)."""
+    """Splits removed items by whether all their sweepable keys are in `gone`: (kept, dropped)."""
     kept: list[Removed] = []
     dropped: list[Removed] = []
     for item in items:

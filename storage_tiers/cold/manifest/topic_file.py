@@ -79,7 +79,8 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
 
 
 def republished(found: TopicState | None, new: TopicState) -> TopicState:
-    """As `published` over a file older than `new.revision`; the result's revision is the higher of both. For repairs only."""
+    """Like `published`, but also over a file older than `new.revision`. The result has the higher revision of both. For repairs
+    only."""
     state = published(found, replace(new, revision=0))
     return replace(state, revision=max(state.revision, new.revision))
 

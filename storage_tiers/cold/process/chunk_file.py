@@ -27,7 +27,7 @@ class ChunkFile:
     """`write` is a `Sink`. End it with `finish` or `discard`; `restart` forgets the bytes received."""
 
     def __init__(self, path: str, key: str, position: int, length: int, crcs: tuple[int, ...] | None) -> None:
-        """For `length` bytes of `key` from `position`; `crcs` has the CRC-32C of each MiB, None verifies nothing."""
+        """Takes `length` bytes of `key` from `position`. `crcs` has the CRC-32C of each MiB; None verifies nothing."""
         self._path = path
         self._temporary = f"{path}.tmp"
         self._key = key

@@ -328,7 +328,7 @@ class _TierLife:
         self._last_number = 0
 
     def send(self, frame: Frame) -> None:
-        # Not awaited: unsent data is bounded by `operations` frames.
+        # The write is not awaited: unsent data is bounded by `operations` frames.
         self.writer.write(encode(frame))
 
     async def ask(self, question: Question[Any]) -> Any:

@@ -14,7 +14,7 @@ class TierHandle(Protocol):
 
     @property
     def process_id(self) -> int | None:
-        """None if the tier runs inside this process."""
+        """The pid of the tier process; None if the tier runs inside this process."""
 
     async def ended(self, grace_s: float) -> None:
         """Waits for its end, and kills it after `grace_s` seconds. The caller has closed its socket."""

@@ -152,7 +152,7 @@ class TierSession:
         self._send(Reply(number, error=error))
 
     def _send(self, frame: Reply | Idle) -> None:
-        # Not awaited: unsent data is bounded by the number of questions that the broker may have open.
+        # The write is not awaited: unsent data is bounded by the number of questions that the broker may have open.
         self._writer.write(encode(frame))
 
     # --- idleness -----------------------------------------------------------------------------------------------------

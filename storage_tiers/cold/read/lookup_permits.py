@@ -36,7 +36,7 @@ class LookupPermits:
 
     def give_back(self) -> None:
         self.taken -= 1
-        # Not at each return: every waiting caller would retry.
+        # Does not wake waiting callers at each return, because all of them would retry.
         if self._room is not None and self.taken <= self._limit // 2:
             room, self._room = self._room, None
             if not room.done():

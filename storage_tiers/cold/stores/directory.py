@@ -400,7 +400,7 @@ def _entries(path: str, folder: str) -> Sequence[tuple[str, str | None, os.DirEn
 
 
 def _entry(entry: os.DirEntry[str], folder: str) -> tuple[str, str | None, os.DirEntry[str]] | None:
-    """None for a name that this store never gives."""
+    """(key, token, entry) of a directory entry; None for a name that this store never gives."""
     if entry.is_dir(follow_symlinks=False):
         component = parse_folder(entry.name)
         return None if component is None else (f"{folder}{component}/", None, entry)

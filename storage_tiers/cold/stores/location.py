@@ -41,7 +41,7 @@ class StoreLocation:
 
     @classmethod
     def parse(cls, url: str, *, endpoint: str | None = None, region: str | None = None) -> StoreLocation:
-        """`InvalidConfig` if `url` or `endpoint` has no valid form."""
+        """Reads a store's URL. `InvalidConfig` if `url` or `endpoint` has no valid form."""
         scheme, separator, rest = url.partition("://")
         if not separator:
             return cls._at_path(url, url)

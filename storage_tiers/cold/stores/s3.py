@@ -389,8 +389,8 @@ class _SingleSendSession(AIOHTTPSession):
 def _create_client(
     session: AioSession, location: StoreLocation, settings: dict[str, Any], reuse_connections: bool
 ) -> Any:
-    """Without reuse each request gets a fresh connection: a request that is sent once must not fail on a connection that the
-    server has just closed."""
+    """Creates a client. Without reuse each request gets a fresh connection: a request that is sent once must not fail on a
+    connection that the server has just closed."""
     keep = (
         {"keepalive_timeout": KEEP_SECONDS} if reuse_connections else {"force_close": True, "keepalive_timeout": None}
     )
