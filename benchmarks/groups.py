@@ -188,7 +188,7 @@ def until_stable(
 
 @dataclass(slots=True)
 class Member:
-    """`assigned` is the generation of its assignment. `asked` is the request under way, if any."""
+    """A member of a group. `assigned` is its assignment's generation, `asked` the kind of the request under way, if any."""
 
     address: str
     group: str

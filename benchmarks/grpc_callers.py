@@ -28,9 +28,9 @@ from tests.support.node import Node
 MIB = 1 << 20
 #: Fresh interpreters: gRPC does not survive a fork.
 _PROCESSES = multiprocessing.get_context("spawn")
-#: Seconds of each scenario, and of the rest before it.
+#: Seconds of each scenario, and of the rest before and after it.
 SECONDS, REST_SECONDS = 8.0, 2.0
-#: Bytes of records in the topic that is read, in batches of 1 MiB.
+#: Bytes of records in the topic that is read, in batches of 1,000 records of 1,000 bytes.
 FILLED_BYTES = 64 * MIB
 
 

@@ -67,7 +67,7 @@ def measure(table: Table, directory: Path, *, rounds: int) -> None:
 
 
 def _commits() -> Sequence[tuple[str, str, float]]:
-    """The number of manifest objects that each of 100,000 modelled commits writes."""
+    """Rows about 100,000 modelled commits: how many manifest objects one writes, on average and at most."""
     rows: list[tuple[str, str, float]] = []
     models = (("full pages", REAL, 60_000, 2_000), ("two levels of pages", DEEP, 50_000, 5_000))
     for name, bounds, live, grace in models:
@@ -131,7 +131,7 @@ def _resident_megabytes(directory: Path, segments: int) -> float:
 
 
 class _Unsynced(OsFiles):
-    """No fsync: a benchmark's preparation needs no durability."""
+    """Files without fsync: a benchmark's preparation needs no durability."""
 
     def fsync(self, fd: int) -> None:
         pass

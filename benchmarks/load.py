@@ -255,7 +255,7 @@ def produce_bytes(address: str, topic: str, records: int, value_size: int, wante
 
 
 def latencies(address: str, topic: str, rate: int, seconds: float) -> list[float]:
-    """Open loop at `rate` requests/s of one record each: latencies in ms, counted from when each request was due."""
+    """Produces `rate` requests/s of one record each. Returns latencies in ms, counted from when each request was due."""
     request, c = produce_frame(topic, record_batch(1, 120)), Connection(address)
     taken: list[float] = []
     accepted(c, request, topic)
@@ -281,7 +281,7 @@ def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, fl
 
 
 def many(address: str, topic: str, connections: int, seconds: float) -> tuple[float, float]:
-    """One 1 KiB record in flight on each of many connections: (requests/s, p99 in ms)."""
+    """Produces with one 1 KiB record in flight on each of many connections. Returns (requests/s, p99 in ms)."""
     request, poll = produce_frame(topic, record_batch(1, 1000)), select.epoll()
     begun: dict[int, tuple[Connection, float]] = {}
     taken: list[float] = []
@@ -352,7 +352,7 @@ def high_watermark(address: str, topic: str) -> int:
 
 
 def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_answers: int = 0) -> float:
-    """MB/s from offset 0 to the high watermark, one request after another, as a consumer reads.
+    """Reads from offset 0 to the high watermark, one request after another, as a consumer does. Returns MB/s.
 
     `empty_answers` is the number of consecutive answers that may be empty (a cold read that outlasts max_wait)."""
     c, offset, total, start, empty = Connection(address), 0, 0, time.perf_counter(), 0

@@ -1,5 +1,5 @@
 """Moves a partition between two brokers on one machine while a client writes. Measures how long it takes, how many bytes it
-sends, and how long no broker accepts a record. Only tidelog is measured: Kafka would copy all of the partition.
+adds to the bucket, and how long no broker accepts a record. Only tidelog is measured: Kafka would copy all of the partition.
 
 The partition has its history in the bucket, and HOT_BYTES that only its leader has. The writer sends RATE records a second and
 waits for each acknowledgement; the longest time between a send and its acknowledgement includes the client's own search for the

@@ -34,7 +34,7 @@ from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.support.node import Node
 
 TOPICS = 5_000
-#: Responses to the same request before the remaining memory is measured.
+#: The most responses to the same request before the remaining memory is measured.
 TIMES = 6
 #: Seconds after which a request is given up; its row then has the wait so far.
 PATIENCE_S = 180.0
@@ -72,7 +72,7 @@ def _setup(topics: Sequence[str]) -> Iterator[Case]:
 
 
 def _row(table: Table, node: Node, case: Case) -> float:
-    """Adds the row and returns the processor time in ms."""
+    """Adds a request's rows; returns the most processor time of the node's loop in one wait, in ms."""
     assert node.process is not None
     with Probe(node.kafka, node.process.pid) as probe:
         if case.request:

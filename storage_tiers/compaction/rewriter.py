@@ -149,7 +149,7 @@ class Rewriter:
 
     def rewrite(self, rules: CleaningRules) -> Iterator[RewrittenSegment | None]:
         """Writes the groups, oldest first, one at each step of the iterator; None for a segment of which every batch is kept
-        as it is. StorageError if the disk refuses, CorruptRecord for damage; both remove the group's files."""
+        as it is. StorageError if the disk refuses, CorruptRecord for damage; the group's files are removed then."""
         seen = CleanedTransactions(self._cleaning.aborted)
         rest = deque(segment for segment in self._cleaning.segments if segment.base <= rules.latest)
         while rest:
@@ -357,7 +357,7 @@ class _Group:
 
 
 def remove_cleaned(files: Files, directory: str) -> None:
-    """Removes the files that an ended cleaner left behind, unless their swap has begun. Blocking; never fails."""
+    """Removes the files that an ended cleaner left behind. The caller knows that no swap needs them. Blocking; never fails."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             if name.endswith(layout.CLEANED):

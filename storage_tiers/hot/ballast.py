@@ -2,7 +2,7 @@
 
 An eviction first saves a manifest, and hiding records first saves a log start. Each write needs a few KiB that a full disk does
 not have, so without the ballast the disk would stay full for ever. Invariants: only writes through `FilesWithBallast` release
-it; it is recreated only where twice its size is free. Not promised: more than `BALLAST_BYTES` of space; a ballast on a disk
+it; it is recreated only if twice its size is free. Not promised: more than `BALLAST_BYTES` of space; a ballast on a disk
 that was full from the start.
 """
 

@@ -25,7 +25,7 @@ class BatchWrite:
     __slots__ = ("_batch", "_done", "_files", "_stopped", "_turn", "error", "file", "position", "segment")
 
     def __init__(self, files: Files, segment: Segment, batch: memoryview) -> None:
-        """Writes one whole batch at the end of `segment`. StorageError if the segment cannot be opened."""
+        """Prepares the write of one whole batch at the end of `segment`. StorageError if the segment cannot be opened."""
         self.file = segment.file().acquire()
         self.segment = segment
         self.position = segment.size

@@ -37,7 +37,7 @@ class Note(NamedTuple):
 
 
 def boot_id() -> str:
-    """The id of the current boot; empty where the system has none, which counts as one boot for ever."""
+    """The id of the current boot; empty if the system has none, which counts as one boot for ever."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             return file.read().strip()
@@ -59,7 +59,7 @@ def note(files: Files, directory: str, durable: int) -> None:
 
 
 def read(directory: str) -> Note | None:
-    """The recorded failure, or None. An unreadable record counts as one where nothing was synced."""
+    """The recorded failure, or None. An unreadable record counts as a failure before which nothing was synced."""
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="ascii", errors="replace") as file:
             boot, _, durable = file.read().rstrip("\n").rpartition(" ")

@@ -36,7 +36,7 @@ class NewSegments:
 
 
 def plan_new_segments(manifest: Manifest, load_page: LoadPage, cursor: int) -> NewSegments:
-    """If no commit follows the cursor, `work` is empty and `upto` is the cursor."""
+    """Plans the work after the cursor. If no commit follows the cursor, `work` is empty and `upto` is the cursor."""
     if manifest.commit <= cursor:
         return NewSegments((), cursor)
     if manifest.state is State.DELETED:

@@ -139,7 +139,8 @@ class TierClient:
 
     @property
     def trouble(self) -> str | None:
-        """A sentence with the store's error, if it did not answer or refused the last question; None if it answered."""
+        """The predicate of a sentence about the store, with its error, if it did not answer or refused the last question; None
+        if it answered."""
         if self._unanswered is None:
             return None
         asked_at, error = self._unanswered

@@ -78,7 +78,7 @@ class _CachedChunk:
 
 
 def default_cache_bytes(directory: str) -> int:
-    """A tenth of the file system that holds `directory`, at most 1 GiB."""
+    """A tenth of the file system that holds `directory`, but at least LEAST_BYTES and at most 1 GiB."""
     system = os.statvfs(directory)
     return max(LEAST_BYTES, min(LARGEST_DEFAULT_BYTES, int(system.f_blocks * system.f_frsize * DISK_SHARE)))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 #: Seconds between measurements of the event loop.
 PERIOD_S = 0.1
-#: Seconds without an append after which the partition counts as idle, and without a fetch after which the rate is unknown.
+#: Seconds without an append after which fetches are not slowed, and without a fetch after which the rate is unknown.
 QUIET_S = 1.0
 #: Bytes a second: the initial rate, and the lowest, at which a lagging consumer can still catch up.
 FIRST_RATE = 64 << 20

@@ -352,7 +352,7 @@ class DirectoryStore:
         return await self._run(lambda: self._store.get(key, start, length))
 
     async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        # On the loop, not in the thread: a cancelled read does not stop its thread, which would write to a closed file.
+        # Calls `sink` on the loop: a cancelled read does not stop its thread, which would then write to a closed file.
         hand_over((await self.get(key, start, length)).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
