@@ -30,7 +30,7 @@ _BY_NAME = {"Produce": 12, "Fetch": 12}
 
 
 class Case(NamedTuple):
-    """A framed request. A request that changes something is not repeatable: it is sent once."""
+    """A framed request. It is sent once unless `is_repeatable`; a request that changes something is not repeatable."""
 
     name: str
     schema: str

@@ -1,6 +1,6 @@
 """Transactions by Kafka's Java producer and consumer: small ones, the consume-transform-produce loop, and what they cost.
 
-The producer speaks version 2 of transactions (KIP-890) with both brokers. Both have `group.initial.rebalance.delay.ms` set to 0.
+The producer speaks version 2 of transactions (KIP-890) with both brokers, which set `group.initial.rebalance.delay.ms` to 0.
 If a figure is judged against the broker's own plain rate, that rate from the same round is in a separate column beside it.
 """
 

@@ -12,8 +12,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Runs transactions as applications do, and times them after a warm-up of one second. Prints the number of transactions
- * and the seconds that they took.
+ * Runs transactions as applications do, and times them after a warm-up of one second. Prints the number of transactions,
+ * or with {@code copy} the number of records, and the seconds that they took.
  *
  * <p>Run as source: {@code java -cp <kafka jars> Transactions.java write HOST:PORT TOPIC SECONDS} for transactions of ten
  * records of 100 bytes, and {@code … copy HOST:PORT FROM TO SECONDS} for records that are consumed by a group and produced

@@ -331,7 +331,7 @@ class ProducerStateManager:
         return forgotten
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that wrote nothing for `producer.id.expiration.ms`; returns how many."""
+        """Forgets producers without an open transaction that wrote nothing for `expiration_ms`; returns how many."""
         gone = [
             producer_id
             for producer_id, entry in self.producers.items()

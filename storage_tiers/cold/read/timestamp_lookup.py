@@ -88,7 +88,7 @@ async def _first_from(
 
 
 async def _max_of_rest(view: ColdView, segment: RemoteSegment, start: int) -> TimestampOffset | None:
-    """The largest timestamp in a segment that log start cuts: every batch from there on is visited."""
+    """The record with the largest timestamp from `start` on, in a segment that log start cuts: every batch is visited."""
     front = await view.complete(lambda: view.front(segment))
     best: TimestampOffset | None = None
     highest: _Batch | None = None

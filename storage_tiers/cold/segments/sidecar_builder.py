@@ -230,7 +230,8 @@ class _SegmentWalk:
         return at + size
 
     def _damaged(self, at: int, rest: memoryview, first: int) -> CorruptRecord:
-        """The error advises deleting records only if the next whole batch confirms the damaged header's last offset."""
+        """Returns the error. It advises deleting records only if the next whole batch confirms the damaged header's last
+        offset."""
         header = record_batch.read_header(rest)
         sound = recover_scan(rest[header.size :], 0, *_ANY_ORDER)[0] if header.size < len(rest) else []
         claimed = header.next_offset
