@@ -42,10 +42,10 @@ class Broker(Protocol):
         """Resident memory of the broker's process and, with `children`, of the processes that it started."""
 
     def proportional_megabytes(self) -> float | None:
-        """Memory of the broker and its children, pages that several of them share counted once (PSS)."""
+        """Memory of the broker and its descendants; a page that n processes share counts 1/n for each (PSS)."""
 
     def processor_seconds(self) -> float | None:
-        """Processor time that the broker and its children have used so far."""
+        """Processor time that the broker and its descendants have used so far."""
 
     def stored_bytes(self) -> float | None:
         """Bytes that the broker has written to an object store so far; None without a store."""
@@ -278,7 +278,7 @@ def wait_for_port(address: str, seconds: float = 180) -> None:
 
 
 def resident_megabytes(pid: int, *, children: bool = True) -> float:
-    """Resident memory, in 10^6 bytes, of the process and, with `children`, of its children."""
+    """Resident memory, in 10^6 bytes, of the process and, with `children`, of its descendants."""
     try:
         own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
         if not children:

@@ -31,7 +31,7 @@ class Used:
 
     @classmethod
     def by(cls, pid: int) -> Used:
-        """Counts all running threads and no children; zeros for a process that has ended."""
+        """Counts all living threads and no children; zeros for a process that has ended."""
         seconds, sleeps = 0.0, 0
         for task in Path(f"/proc/{pid}/task").glob("*"):
             try:

@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
 
 class PartitionDirectory(NamedTuple):
-    """One subdirectory. `topic_id` is None where `partition.metadata` is missing or damaged; `path` is absolute."""
+    """One subdirectory. `topic_id` is None if `partition.metadata` is missing or damaged; `path` is absolute."""
 
     partition: TopicPartition
     topic_id: TopicId | None

@@ -264,7 +264,7 @@ class S3Store:
             raise
 
     async def _send_parts(self, upload: UnfinishedUpload, full: str, source: Iterator[bytes]) -> Parts:
-        """Sends the pieces by PARTS_AT_ONCE workers. A worker takes its next piece when its last one has arrived."""
+        """Sends the pieces with PARTS_AT_ONCE workers. A worker takes its next piece when its last one has arrived."""
         parts: dict[int, dict[str, Any]] = {}
         failures: list[LogError] = []
         taking = asyncio.Lock()
@@ -368,7 +368,7 @@ class S3Store:
             raise s3_common.no_bucket(self._location) from None
 
     async def _call(self, action: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-        """Awaits one request of the library. Only this method converts the library's errors to LogErrors."""
+        """Awaits one request of the library. Only this method and `open` convert the library's errors to LogErrors."""
         try:
             async with asyncio.timeout(self._call_seconds):
                 return await request

@@ -163,7 +163,7 @@ class BlockingS3Store:
 
     @contextmanager
     def _explained(self, action: str, *, conditional: bool = False) -> Iterator[None]:
-        """Wraps each call of the library. Only this method converts the library's errors to LogErrors."""
+        """Wraps each call of the library, and converts its errors to LogErrors."""
         try:
             yield
         except (BotoCoreError, ClientError, OSError) as error:
