@@ -1,4 +1,4 @@
-"""The whole core of one broker, as the Kafka gateway and the gRPC server use it."""
+"""Combines one broker's services into the core that the Kafka gateway and the gRPC server use."""
 
 from __future__ import annotations
 

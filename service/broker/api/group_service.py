@@ -50,7 +50,7 @@ from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartiti
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Requests that refuse the empty group id; the others accept it, for old clients.
+#: Requests that are refused if the group id is empty. The other requests accept it, for old clients.
 _NAMED = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit, OffsetDelete)
 
 Answer = TypeVar("Answer")
@@ -93,7 +93,7 @@ class GroupService:
     def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]:
         answer: asyncio.Future[HeartbeatAnswer] = self._ask(request, caller)
         if answer.done() and isinstance(answer.exception(), CoordinatorLoading):
-            # As in Kafka: sessions begin when the shard is loaded, so a member that waits with its group loses nothing.
+            # Kafka does the same. Sessions begin once the shard is loaded, so no member times out during the load.
             return _known(HeartbeatAnswer(None))
         return answer
 
@@ -148,7 +148,7 @@ class GroupService:
     async def _fetch(
         self, topics: Sequence[TopicPartitionIndexes] | None, steps: Generator[None, None, OffsetsFetched]
     ) -> OffsetsFetched:
-        """Continues an answer of many partitions in slices of the event loop."""
+        """Completes an answer of many partitions in slices of the event loop's time."""
         turn = self._scheduler.turn()
         try:
             await turn.begin()
@@ -230,8 +230,8 @@ class GroupService:
         return bool(topics)
 
     def _resolved(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], dict[tuple[int, int], LogError]]:
-        """The commits of partitions that exist, under their topics' names, and the errors of the others by their position in
-        the request."""
+        """Returns the commits of existing partitions, under their topics' names, and the errors of the other commits, by their
+        position in the request."""
         known: list[TopicCommit] = []
         refusals: dict[tuple[int, int], LogError] = {}
         for at, asked in enumerate(topics):
@@ -250,7 +250,7 @@ class GroupService:
         return known, refusals
 
     def _named(self, asked: TopicPartitionIndexes) -> TopicPartitionIndexes:
-        """The request with its topic's name; with "" if no topic has the id."""
+        """Returns the request with its topic's name, or with "" if no topic has the id."""
         if asked.topic_id is None:
             return asked
         return asked._replace(topic=self._topics.name_of(asked.topic_id) or "")
@@ -335,8 +335,8 @@ def _then(
     finish: Callable[[Answer], Found],
     refused: Callable[[LogError], Found] | None = None,
 ) -> asyncio.Future[Found]:
-    """A future of `finish(answer)`, or of `refused(error)` if the answer fails. Without `refused` it fails with that error.
-    Cancelling it cancels the answer."""
+    """Returns a future of `finish(answer)`, or of `refused(error)` if the answer fails. Without `refused` the future fails with
+    the answer's error. Cancelling the future cancels the answer."""
     following: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
     def pass_on(done: asyncio.Future[Answer]) -> None:

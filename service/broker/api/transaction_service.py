@@ -82,8 +82,8 @@ class TransactionService:
         return answer
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
-        """Clients may not name internal topics. Brokers add the internal topic to which offsets are committed. They use
-        EPOCH_PER_TRANSACTION or only verify."""
+        """Refuses internal topics in clients' requests. Brokers may add the internal topic to which offsets are committed:
+        their requests have version EPOCH_PER_TRANSACTION or only verify."""
         checks = self._refused(request)
         try:
             next(checks)
@@ -94,7 +94,7 @@ class TransactionService:
     async def _add_many(
         self, request: AddPartitions, checks: Generator[None, None, PartitionsAdded | None], caller: Caller
     ) -> PartitionsAdded:
-        """Continues a request of many partitions, which are checked in slices of the event loop."""
+        """Continues a request of many partitions, and checks them in slices of the event loop's time."""
         turn = self._scheduler.turn()
         try:
             await turn.begin()

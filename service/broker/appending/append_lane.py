@@ -54,7 +54,7 @@ _RETRIABLE = (ConcurrentTransactions, CoordinatorLoading, CoordinatorNotAvailabl
 
 
 class BatchProducer(NamedTuple):
-    """The producer of a transactional batch and its first sequence, as its header states them."""
+    """A transactional batch's producer and first sequence, read from the batch's header."""
 
     id: int
     epoch: int
@@ -62,7 +62,7 @@ class BatchProducer(NamedTuple):
 
 
 def transactional_producer(batch: memoryview) -> BatchProducer | None:
-    """None if the batch is not transactional, or too short for a header, which its validation reports."""
+    """Returns None if the batch is not transactional, or is too short for a header. Validation reports a short batch."""
     if len(batch) < HEADER_BYTES or not batch[ATTRIBUTES + 1] & TRANSACTIONAL_MASK:
         return None
     return BatchProducer(*_PRODUCER.unpack_from(batch, PRODUCER_ID))
@@ -109,8 +109,8 @@ class _Waiting:
 
 
 class _ProducerQueue:
-    """The batches of one producer for one partition, in the order of their arrival. `forget` undoes the registration with the
-    partition, None while there is none."""
+    """The batches of one producer for one partition, in the order of their arrival. `forget` removes the callback that is
+    registered with the partition; it is None while no callback is registered."""
 
     __slots__ = ("forget", "jobs")
 
@@ -164,7 +164,7 @@ class AppendLane:
             self._beginning.append(job)
 
     def begin(self) -> None:
-        """Verifies the batches added since the last call that are the first of their producer."""
+        """Starts the verification of each batch that was added since the last call and is first in its producer's queue."""
         beginning, self._beginning = self._beginning, []
         requests: dict[tuple[ProducerTransaction, int, int], list[_Waiting]] = {}
         for job in beginning:

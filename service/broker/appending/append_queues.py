@@ -56,7 +56,7 @@ VALIDATED_BYTES = 64 << 20
 WRITING_THREADS = 2
 #: Bytes of waiting batches, as they were sent; beyond that, producers get a retriable error.
 MAX_HELD_BYTES = 256 << 20
-#: Bytes of those among them that need no validation.
+#: Most bytes of waiting batches that need no validation. They count against MAX_HELD_BYTES, too.
 WRITING_BYTES = 16 << 20
 
 #: Called on the loop with the result of an append and the bytes that were kept of it.
@@ -65,8 +65,9 @@ Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 _PRODUCER_ID = struct.Struct(">q")
 
-#: Cost of the loop's larger appends, in seconds per GB: above the first, threads write them; below the second, the loop again.
-#: A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the disk, 2 and more.
+#: Bounds of the cost of larger appends on the loop, in seconds per GB. Above the first, threads write the batches. Below the
+#: second, the loop writes them again. A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the
+#: disk, 2 and more.
 SLOW_S_PER_GB, FAST_S_PER_GB = 1.6, 1.1
 #: While threads write, the loop writes one batch in this many, to measure the cost.
 PROBED = 32
@@ -111,7 +112,8 @@ class WriteCost:
 
 
 class _Append:
-    """One batch in a partition's queue: validated unless `found` is set, then written if a thread should, then appended."""
+    """One batch in a partition's queue. It is validated unless `found` is set, written by a thread if the loop should not write
+    it, and then appended."""
 
     __slots__ = (
         "batch",
@@ -157,8 +159,8 @@ class _Append:
 
 
 class _PartitionQueue:
-    """The batches of one partition, in order for each producer. `ready` has those that are validated and the first of their
-    producer, in the order in which they became ready. Its head is being appended."""
+    """The batches of one partition, in order for each producer. `ready` has the validated batches that are first in their
+    producer's queue, in the order in which they became ready. The head of `ready` is being appended."""
 
     __slots__ = ("of_producer", "ready")
 
@@ -175,12 +177,13 @@ class _PartitionQueue:
         self.validated(job)
 
     def validated(self, job: _Append) -> None:
-        """The batch is ready if it is the first of its producer; otherwise it becomes ready when it is."""
+        """Makes a validated batch ready if it is its producer's first. Otherwise `leave` does so later."""
         if job.found is not None and self.of_producer[job.producer_id][0] is job:
             self.ready.append(job)
 
     def leave(self, job: _Append) -> None:
-        """The head of `ready` is appended or refused."""
+        """Removes the head of `ready`, which was appended or refused. The producer's next batch becomes ready if it is
+        validated."""
         self.ready.popleft()
         jobs = self.of_producer[job.producer_id]
         jobs.popleft()
@@ -218,7 +221,7 @@ class AppendQueues:
         self._emptied: asyncio.Future[None] | None = None
 
     def at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
-        """Appends a larger batch on the loop, as `Partition.append`; None if a thread should write it."""
+        """Appends a larger batch on the loop, as `Partition.append` does. Returns None if a thread should write the batch."""
         if self.writing_bytes <= WRITING_BYTES and self.cost.for_thread():
             return None
         began = time.thread_time()
@@ -227,8 +230,8 @@ class AppendQueues:
         return appended
 
     def append(self, partition: Partition, batch: memoryview, done: Done) -> None:
-        """As `Partition.append`, but later: `done` receives the result, possibly before this returns; RequestTimedOut if too
-        many bytes already wait."""
+        """Appends a batch as `Partition.append` does, but possibly later. `done` receives the result, possibly before this
+        returns. The result is RequestTimedOut if too many bytes already wait."""
         header, waits = partition.plain(batch), self._must_wait(partition, batch)
         is_too_much = self.held_bytes + len(batch) > MAX_HELD_BYTES
         is_by_loop = is_too_much or self.writing_bytes + len(batch) > WRITING_BYTES
@@ -371,8 +374,8 @@ class AppendQueues:
                 return
 
     def _is_cheap(self, job: _Append) -> bool:
-        """Whether the loop should write the batch at the head of its queue: otherwise a queue that is never empty would stay
-        with the threads for ever."""
+        """Whether the loop should write the batch at the head of its queue. Without this check, a queue that is never empty
+        would stay with the threads for ever."""
         return job.is_plain and job.write is None and len(job.batch) >= WRITTEN_BY_THREAD and not self.cost.for_thread()
 
     def _rest(self, partition: Partition) -> None:
@@ -407,7 +410,8 @@ class AppendQueues:
 
     # --- one batch ----------------------------------------------------------------------------------------------------
     def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
-        """The result of a step. An unexpected error is reported to the producer, so that the batch does not block its queue."""
+        """Returns the result of a step. An unexpected error is reported to the producer, so that the batch does not block its
+        queue."""
         try:
             return step(job)
         except LogError as error:

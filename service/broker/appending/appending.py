@@ -186,7 +186,7 @@ class Appending:
             return None
 
     def _append_later(self, partition: Partition, batch: memoryview, done: Done) -> None:
-        """Appends a batch that has waited."""
+        """Appends a batch whose transaction was verified meanwhile."""
         try:
             appended = self._at_once(partition, batch)
         except LogError as error:
@@ -220,7 +220,8 @@ def _check_takes_clients(partition: Partition) -> None:
 
 
 def _check_one_producer(appends: Sequence[Append]) -> None:
-    """As in Kafka (ReplicaManager.handleProduceAppend)."""
+    """Raises InvalidProducerIdMapping if the transactional batches of a request have several producers, as Kafka does
+    (ReplicaManager.handleProduceAppend)."""
     found = {
         (each.id, each.epoch) for each in map(transactional_producer, (a.batch for a in appends)) if each is not None
     }

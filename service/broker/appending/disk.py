@@ -46,9 +46,9 @@ class Watermarks:
 
 
 class DiskGuard:
-    """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
-    producers' requests that were delayed, and their batches that were refused, since the start. `no_room` is the error with
-    which coordinators' records and markers are refused now; None while they are accepted."""
+    """`look` is called by a background worker; `admit` costs one attribute access on the hot path. `throttled` and `refused`
+    count producers' requests that were delayed, and their batches that were refused, since the start. `no_room` is the error
+    with which coordinators' records and markers are refused now; None while they are accepted."""
 
     __slots__ = (
         "_ballast",
@@ -160,6 +160,6 @@ class DiskGuard:
             raise self._refusal.with_traceback(None)  # one error for all batches, which must not collect tracebacks
 
     def admit_marker(self) -> None:
-        """StorageError while coordinators' records and markers are refused."""
+        """Raises StorageError while coordinators' records and markers are refused."""
         if self.no_room is not None:
             raise self.no_room.with_traceback(None)

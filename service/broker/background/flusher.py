@@ -80,7 +80,7 @@ class Flusher:
             self._start(partition)
 
     async def _run(self, partition: Partition) -> StorageError | None:
-        """The error that prevented the flush."""
+        """Flushes once. Returns the error that prevented the flush, or None."""
         if partition.deleted:
             return None
         hot = partition.log.hot

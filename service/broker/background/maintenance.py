@@ -51,7 +51,8 @@ class Maintenance:
         await self._expire_producers()
 
     async def _expire_producers(self) -> None:
-        """The number of producers decides when a turn ends: one partition may have thousands, and most have none."""
+        """Expires idle producers. A turn ends after a number of producers instead of partitions, because one partition may have
+        thousands, and most have none."""
         now_ms, walked = self._clock.steady_ms(), 0
         for partition in self._partitions:
             hot = partition.log.hot

@@ -183,7 +183,7 @@ class Retention:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """Logs a failure, after which the next round plans the work again. Raises an error that ends this node."""
+        """Logs a failure; the next round plans the work again. An error that ends this node is raised instead."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if self._troubles.begins(partition.partition, error):

@@ -34,11 +34,12 @@ class StoreClaim(Protocol):
     writes_cluster: bool
 
     async def made(self, client: TierClient) -> int:
-        """The incarnation under which this start writes. Errors as `check`, and those of the store."""
+        """Returns the incarnation under which this start writes. Raises the errors of `check` and those of the store."""
 
     def check(self, found: ClusterState | None) -> None:
-        """Compares the store's `cluster.json`, None if there is none. StoreBehind if the store went backwards, FencedWriter if
-        another start holds the cluster, TierUnavailable if this broker's metadata do not have the store's claim yet."""
+        """Compares `found`, the store's `cluster.json` or None without one, with this claim. StoreBehind if the store went
+        backwards, FencedWriter if another start holds the cluster, TierUnavailable if this broker's metadata do not have the
+        store's claim yet."""
 
 
 class OwnClaim:

@@ -96,7 +96,8 @@ class Sweeping:
                 return
 
     def _may_sweep(self, partition: Partition) -> bool:
-        """False if offsets are missing between the bucket and the local log: objects with these may look like orphans."""
+        """Whether the partition may be swept now. If offsets are missing between the bucket and the local log, it may not:
+        objects with these offsets may look like orphans."""
         if has_hole(partition):
             return False
         return partition.read_error is None and self._tiering.has_compared(partition)
@@ -210,7 +211,7 @@ class Sweeping:
         return not young
 
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """Logs a failure, after which the next round plans the work again. Raises an error that ends this node."""
+        """Logs a failure; the next round plans the work again. An error that ends this node is raised instead."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):

@@ -196,8 +196,8 @@ class Tiering:
         )
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
-        """The ends of the evictable local segments, in order: below an end that this start's store has shown, or log start.
-        Empty while the store shows less than was seen: the local copy may be the only one."""
+        """Returns the ends of the evictable local segments, in order, up to log start or the end that this start's store has
+        shown. Returns none while the store shows less than was seen, because the local copy may be the only one."""
         if partition in self.lineage or not partition.leads:
             return []
         hot, tier = partition.log.hot, partition.log.tier
@@ -467,18 +467,18 @@ class Tiering:
         moved.set()
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
-        """This node leads the partition now. The next tick checks it, because it may wait for the store."""
+        """Makes the next tick check a partition that this node leads now, because the partition may wait for the store."""
         partition.tier_due_ms = 0
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
-        """Another node may commit the partition's manifest now. This node stops, and compares again before its next
-        commit."""
+        """Stops offloading, because another node may commit the partition's manifest now. This node compares again before its
+        next commit."""
         self._compared.discard(partition)
         self._offloading.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
 
     def forget(self, partition: Partition) -> None:
-        """The partition is about to be deleted."""
+        """Forgets a partition that is about to be deleted."""
         self._compared.discard(partition)
         self.lineage.forget(partition)
         self._manifests.forget(partition)

@@ -301,7 +301,7 @@ class TopicFiles:
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
     async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:
-        """The error of `work`, if it is retriable."""
+        """Runs `work`. Returns its error if that is retriable, and raises an error that ends the node."""
         try:
             await work
         except LogError as error:
@@ -316,7 +316,8 @@ class TopicFiles:
 
 
 def _by_partition(listed: Iterable[Listed]) -> dict[int, list[Listed]]:
-    """Pages, segments and sidecars by partition; manifests and foreign objects survive a deletion."""
+    """Groups pages, segments and sidecars by partition. Manifests and foreign objects are left out, because they survive a
+    deletion."""
     found: dict[int, list[Listed]] = {}
     for each in listed:
         try:

@@ -20,7 +20,7 @@ GLANCES_A_TURN = 1000
 
 
 async def slices(items: Iterable[T], size: int) -> AsyncIterator[Sequence[T]]:
-    """The items in order, at most `size` at a time; between two slices the event loop serves others."""
+    """Yields the items in order, at most `size` at a time. Between two slices the event loop runs other tasks."""
     left = iter(items)
     slice_ = tuple(islice(left, size))
     while slice_:

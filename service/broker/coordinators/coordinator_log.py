@@ -91,7 +91,8 @@ class PartitionLog:
         partition = self._partition
         partition.check_readable()
         if partition.is_recovering:
-            # Clients may read an older copy of their records. An older copy of a coordinator's would let groups skip records.
+            # Clients may read an older copy of their own records. A coordinator must not load one, because it would let groups
+            # skip records.
             partition.check_writable()
         offset = partition.log.log_start_offset
         while offset < (end := self._end):

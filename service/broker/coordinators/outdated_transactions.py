@@ -236,8 +236,8 @@ class OutdatedTransactions:
 
 
 def _loss(partition: Partition) -> Sequence[tuple[TopicPartition, RecoveredEnd]]:
-    """Empty while the partition is compared with the bucket, which may hold more records, and while this node does not lead it:
-    the comparison comes later."""
+    """Returns the partition and its loss, if any. Returns nothing while the partition is compared with the bucket, which may
+    hold more records, and while this node does not lead it, because the comparison comes later."""
     end = partition.recovered_end
     return ((partition.partition, end),) if end and partition.leads and not partition.is_recovering else ()
 

@@ -123,7 +123,8 @@ class RecoveredOffsets:
             raise
 
     async def _lower_all(self, hosts: Mapping[int, ShardHost[GroupShard]], ends: _EndsToLower) -> frozenset[int]:
-        """Returns the coordinators that have lowered all their offsets that are too high, and committed that."""
+        """Lowers the offsets of the coordinators that have not done so. Returns those that have lowered all offsets that were
+        too high, and committed that."""
         turn, visited = self._scheduler.turn(), {}
         try:
             for number, host in hosts.items():
@@ -138,7 +139,7 @@ class RecoveredOffsets:
     async def _lower_groups(
         self, host: ShardHost[GroupShard], shard: GroupShard, ends: Mapping[TopicPartition, int], turn: Turn
     ) -> bool:
-        """Whether the offsets of every group were lowered."""
+        """Lowers the offsets of every group. Returns False if some group has to be visited again."""
         is_whole = True
         for group_id in shard.group_ids():
             is_whole &= self._lower(host, shard, group_id, ends)

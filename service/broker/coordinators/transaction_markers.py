@@ -134,7 +134,7 @@ class TransactionMarkers:
         self._turns = _MarkerTurns()
 
     def decided(self, host: ShardHost[TransactionShard]) -> None:
-        """Some of the shard's records are committed. Carries out their decisions after the answers are sent."""
+        """Carries out the decisions in the shard's newly committed records, after the answers to their requests are sent."""
         asyncio.get_running_loop().call_soon(self._begin, host)
 
     def _begin(self, host: ShardHost[TransactionShard]) -> None:
@@ -197,8 +197,8 @@ class TransactionMarkers:
             return  # the coordinator is gone; the next one writes the markers again
 
     def _refused_completion(self, host: ShardHost[TransactionShard], markers: Markers) -> LogError | None:
-        """The error if the completion cannot be recorded yet: the disk is full, or the record is too large. None once it is
-        recorded. Raises LogError if the coordinator is gone."""
+        """Records the completion. Returns the error if that is not possible yet, because the disk is full or the record is too
+        large. Raises LogError if the coordinator is gone."""
         host.look(lambda _: None)
         try:
             host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
@@ -208,7 +208,8 @@ class TransactionMarkers:
         return None
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
-        """Returns the partitions to retry. TransactionCoordinatorFenced if a partition knows a newer coordinator."""
+        """Writes the markers. Returns the partitions to retry. Raises TransactionCoordinatorFenced if a partition knows a newer
+        coordinator."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
@@ -244,7 +245,7 @@ class TransactionMarkers:
     async def _write_elsewhere(
         self, leader: int, partitions: list[TopicPartition], markers: Markers, epoch: int
     ) -> list[TopicPartition]:
-        """As `_write`, for partitions of another broker."""
+        """Does the same as `_write` for partitions that another broker leads."""
         left: list[TopicPartition] = []
         asked = markers._replace(partitions=tuple(partitions))
         for partition, error in await self._peers.write_markers(leader, asked, epoch):

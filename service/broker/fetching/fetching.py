@@ -234,7 +234,7 @@ class Misses:
         self._hydrated(dict.fromkeys(indexes, failure) if isinstance(failure, LogError) else _NONE)
 
     def forget(self) -> None:
-        """The fetch has ended."""
+        """Removes the callbacks of a fetch that has ended."""
         for waiter in self._indexes:
             waiter.remove_done_callback(self._arrived)
         # Breaks the reference cycle with the fetch. Full collections are so rare that such cycles would take gigabytes.

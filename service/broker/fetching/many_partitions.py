@@ -21,7 +21,7 @@ _STEP = 32
 
 
 class ManyFetch:
-    """Call `answers` once. Cancelling it leaves nothing behind."""
+    """Call `answers` once. If that call is cancelled, nothing stays registered with the partitions."""
 
     def __init__(self, fetch: Fetch, locate: Locate, read: BytesRead, scheduler: TurnScheduler) -> None:
         self._fetch = fetch

@@ -1,4 +1,4 @@
-"""Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures, leads, follows.
+"""Opens, closes and reconfigures this node's partitions, and makes them lead or follow, as the metadata image demands.
 
 Each image is compared with the partitions that this node leads. Listeners learn of gained and lost partitions, with the
 leader epoch. A loss is reported after the partition has resigned. A gain is reported once the partition leads; it may still

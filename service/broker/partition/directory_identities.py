@@ -72,7 +72,7 @@ class DirectoryIdentities:
             self.moved[hot.partition] = f"other files: {tuple(now.metadata)}, not {tuple(known.metadata)}"
 
     def say_moved(self) -> None:
-        """Logs one line for all of them, because a whole data directory may have been moved."""
+        """Logs one line for all moved partitions, because a whole data directory may have been moved."""
         for partition, difference in self.moved.items():
             events.warning(
                 log, "partitions.moved", first=str(partition), partitions=len(self.moved), difference=difference

@@ -135,8 +135,8 @@ class Partitions:
         return len(self._open)
 
     def get(self, partition: TopicPartition) -> Partition:
-        """The open partition. If there is none: raises the error of its failed opening, NotLeader if only other nodes hold it,
-        else UnknownTopicOrPartition."""
+        """Returns the open partition. Raises the error of its failed opening, NotLeader if only other nodes hold the partition,
+        or else UnknownTopicOrPartition."""
         found = self._open.get(partition)
         if found is None:
             if (why := self._held_back.get(partition)) is not None:
@@ -416,7 +416,8 @@ class Partitions:
         await self._log_start_raises.add(wanted)
 
     async def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
-        """The log starts to write. None falls: those of the last write may not have taken effect yet."""
+        """Returns the log starts to write. No log start falls, because those of the last write may not have taken effect
+        yet."""
 
         def start(opened: Partition) -> int | None:
             known_start = known.get(opened.partition, 0)

@@ -150,7 +150,7 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.LEAD: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Readers under the previous epoch get their error at once.
     PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
-    # Records appended before are still acknowledged and read here.
+    # Records that were appended before the hold are still acknowledged and read here.
     PartitionEvent.HOLD: PhaseEffect(Cause.MOVE, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.RELEASE: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.RESIGN: PhaseEffect(

@@ -14,7 +14,7 @@ class RecoveredEnd:
     `offset` is the lowest end of all losses for which some coordinator has not lowered its offsets yet."""
 
     offset: int
-    #: Partitions of `__consumer_offsets` in which committed offsets have been lowered to it.
+    #: Partitions of `__consumer_offsets` in which committed offsets have been lowered to this end.
     lowered_in: frozenset[int] = frozenset()
     #: Partitions of `__transaction_state` in which the transactions that lost records have been ended.
     settled_in: frozenset[int] = frozenset()

@@ -82,7 +82,7 @@ class PartitionState:
         self.leader_epoch = leader_epoch
 
     def check_epoch(self, leader_epoch: int) -> None:
-        """ValueError if it is earlier than the current one."""
+        """Raises ValueError if the epoch is earlier than the current one."""
         if leader_epoch < self.leader_epoch:
             raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
 
@@ -142,7 +142,7 @@ class PartitionState:
             )
 
     def flushed(self, upto: int) -> bool:
-        """All below `upto` is on disk. True if the high watermark rose."""
+        """Everything below `upto` is on disk. True if the high watermark rose."""
         while self._holds and self._holds[0][1] <= upto:
             self._holds.popleft()
         return self._advance()

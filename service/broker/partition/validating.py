@@ -1,4 +1,4 @@
-"""Validates a client's batch against its topic's configs, and rewrites it where they demand other bytes.
+"""Validates a client's batch against its topic's configs, and rewrites the batch where the configs demand other bytes.
 
 Pure but slow: recompressing a batch, inflating it, or naming its invalid records may take long. Such work runs in a thread.
 On the event loop it raises TakesLong instead.

@@ -85,7 +85,7 @@ class Verifications:
         del self._of[oldest]
 
     def release(self, verification: Verification) -> None:
-        """One of its batches no longer waits."""
+        """Called when a batch no longer waits to be appended under this verification."""
         verification.holders -= 1
 
     def clear(self) -> None:
@@ -97,8 +97,8 @@ class Verifications:
         verification.is_verified = True
 
     def ended(self, producer_id: int, epoch: int) -> None:
-        """Called after the producer has written in its transaction under this epoch, or a marker has ended all up to it. A
-        verification of a later epoch stays: the producer is beginning its next transaction."""
+        """Called after the producer has written in its transaction under this epoch, or a marker has ended its transactions up
+        to this epoch. A verification of a later epoch stays, because the producer is beginning its next transaction."""
         found = self._of.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self._of[producer_id]

@@ -134,7 +134,7 @@ class Cleaning:
         self._rng = rng
         #: Clean points by log. A reopened log is another key.
         self._points: dict[HotLog, CleanPoint | None] = {}
-        #: By log whose cleaning failed, and whether in the bucket: the steady time in ms of the next attempt.
+        #: The steady time in ms of the next attempt, by the log whose cleaning failed and whether it failed in the bucket.
         self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
         self.figures = CleaningFigures(clock.steady_ms())
@@ -331,8 +331,8 @@ class Cleaning:
         return reached, counted
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
-        """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed. The process would keep the
-        settings of its request, at a low rate for days. The next attempt has the new settings and begins at the clean
+        """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed. Otherwise the process would
+        keep the settings of its request, at a low rate for days. The next attempt has the new settings and begins at the clean
         point."""
         if _is_gone(partition, hot) or not self._may_clean(partition):
             raise _Abandoned
@@ -391,7 +391,7 @@ class Cleaning:
             await asyncio.to_thread(swap.prepare)
             # The tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
-            # By now another node may lead the partition, or it waits for the store, or is no longer compacted.
+            # By now another node may lead the partition, or the partition may wait for the store or no longer be compacted.
             if _is_gone(partition, hot) or not self._may_clean(partition):
                 raise _Abandoned
             if self._hidden_below(partition) < drops_below:
@@ -430,7 +430,7 @@ def _is_gone(partition: Partition, hot: HotLog) -> bool:
 
 
 def _dirtier(found: _Dirty | None, other: _Dirty) -> _Dirty | None:
-    """The log that is cleaned first; `found` unless `other` is due."""
+    """Returns the log to clean first: `other` if it is due and dirtier than `found`, else `found`."""
     is_first = other.plan.is_due and (found is None or _rank(other.plan) > _rank(found.plan))
     return other if is_first else found
 
@@ -450,7 +450,7 @@ def _log_cleaned(partition: Partition, reached: int, counted: Cleaned, *, is_rem
 
 
 def _rank(plan: CleaningPlan) -> tuple[bool, float]:
-    """Overdue logs first, then by the dirty share, as Kafka does."""
+    """Ranks overdue logs above others, and then by the dirty share, as Kafka does."""
     return plan.is_overdue, plan.dirty_ratio
 
 

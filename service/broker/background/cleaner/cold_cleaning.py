@@ -51,7 +51,7 @@ from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan, plan_cleaning
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction
 
-#: The newest segment, and one that may be rewritten.
+#: A cleaning needs one segment besides the newest one, which is never rewritten.
 _LEAST_SEGMENTS = 2
 
 
@@ -128,8 +128,8 @@ class ColdCleaning:
         )
 
     async def _divided(self, partition: Partition, known: _BucketLog, newest_ms: int | None) -> list[_View]:
-        """The views, where a page is replaced by its segments if a plan needs them. A page whose records are all clean, or all
-        dirty, stays one view, so that the cost of a plan does not grow with the segments in pages."""
+        """Returns the views. A page is replaced by its segments if a plan needs them. A page whose records are all clean, or
+        all dirty, stays one view, so that the cost of a plan does not grow with the segments in pages."""
         found: list[_View] = []
         for view in known.views:
             is_dirty, is_last = view.end > known.cleaned_to, view is known.views[-1]
@@ -302,8 +302,8 @@ class ColdCleaning:
 
 
 class ColdRewrite:
-    """One cleaning of a partition's remote segments: `job` for the cleaner, `fetch_segment` and `replace` answer its
-    requests."""
+    """One cleaning of a partition's remote segments. `job` is the request to the cleaner; `fetch_segment` and `replace` answer
+    the cleaner's own requests."""
 
     def __init__(
         self,
