@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class CommitTimeout:
-    """`overdue` receives the count of the shard's first records whose answers stop waiting. Without a timeout, answers wait
-    until their records are committed. At most one timer runs, and none while nothing waits."""
+    """`overdue(n)` is called when the answers to the shard's first `n` records have waited too long. Without a timeout, answers
+    wait until their records are committed. At most one timer runs, and none while nothing waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int | None, overdue: Callable[[int], None]) -> None:
         self._loop = loop

@@ -41,7 +41,7 @@ class Deadlines:
         self._order = count()
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """Moves the timer: it is due at `at_ms`."""
+        """Sets the timer's deadline to `at_ms`."""
         timer.at_ms = at_ms
         if timer._queued_ms == OFF or at_ms < timer._queued_ms:
             self._push(timer)
@@ -66,8 +66,8 @@ class Deadlines:
         return True
 
     def due(self, now_ms: int, most: int = sys.maxsize) -> Iterator[Timer]:
-        """The timers whose deadline is `now_ms` or earlier; each is off when it is returned. Timers that the caller sets
-        meanwhile are returned too if they are due. Looks at `most` entries at most, because thousands of moved deadlines may
+        """Yields the timers whose deadline is `now_ms` or earlier, each after it is turned off. Timers that the caller sets
+        meanwhile are yielded too if they are due. Looks at `most` entries at most, because thousands of moved deadlines may
         have entries at the same time."""
         heap = self._heap
         while most > 0 and heap and heap[0][0] <= now_ms:

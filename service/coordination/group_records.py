@@ -27,13 +27,14 @@ NO_TOPIC_ID = TopicId(bytes(16))
 #: Beginnings of an offset's key (type, length of the group) and value (version, offset, leader epoch).
 _OFFSET_KEY, _OFFSET_VALUE = struct.Struct(">hH"), struct.Struct(">hqi")
 _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
-#: Metadata whose compact length has one byte.
+#: Longest metadata whose compact length has one byte.
 _SHORT = 0x7E
 _NO_TAGS_BYTES = 1
 _LATEST_MS = (1 << 63) - 1
 #: Structs of one member: its timeouts and the size of its subscription; the size of its assignment; a null instance id.
 _MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
-#: Positions in a short value: the metadata's length; the timestamp, from the end. And its size without metadata.
+#: Positions in a short value (of the metadata's length, and of the timestamp from the end), and the value's size without
+#: metadata.
 _METADATA_AT = _OFFSET_VALUE.size
 _TIMESTAMP_AT = -_TIMESTAMP.size - _NO_TAGS_BYTES
 _SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
@@ -147,8 +148,8 @@ def decode_key(data: bytes) -> GroupRecordKey:
 
 
 def _offset_key(data: bytes) -> OffsetKey | None:
-    """A committed offset's key; None if the bytes are another key or not readable. It does without a `FieldReader`, because a
-    coordinator loads millions of keys."""
+    """Decodes a committed offset's key. Returns None if the bytes are another key or not readable. It uses no `FieldReader`,
+    which would be too slow for the millions of keys that a coordinator loads."""
     try:
         kind, size = _OFFSET_KEY.unpack_from(data)
         at = _OFFSET_KEY.size + size
@@ -164,7 +165,8 @@ def _offset_key(data: bytes) -> OffsetKey | None:
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
-    """Version 4, or version 1 if the commit has its own expiry, as in Kafka. Raises ValueError if the metadata does not fit."""
+    """Encodes version 4, or version 1 if the commit has its own expiry, as Kafka does. Raises ValueError if the metadata does
+    not fit."""
     if value.expire_timestamp == -1 and value.topic_id == NO_TOPIC_ID and len(value.metadata) <= _SHORT:
         short = encode_short_offset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
         if short is not None:  # the common case, without a `FieldWriter`
@@ -205,7 +207,8 @@ def decode_offset(data: bytes) -> CommittedOffset:
 
 
 def _short_offset(data: bytes) -> CommittedOffset | None:
-    """A committed offset of version 4 with short metadata and no topic id, the common case; None for other values."""
+    """Decodes the common case: a committed offset of version 4 with short metadata and no topic id. Returns None for other
+    values."""
     size = len(data)
     if size < _SHORTEST or data[_METADATA_AT] != size - _SHORTEST + 1 or data[_METADATA_AT] > _SHORT + 1 or data[-1]:
         return None
@@ -236,7 +239,7 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 
 def encode_names(member_id: str, instance: str | None, client_id: str, host: str) -> bytes:
-    """The first fields of a member in a group's record. Raises ValueError if a name does not fit."""
+    """Encodes the first fields of a member in a group's record. Raises ValueError if a name does not fit."""
     return b"".join(
         (_string(member_id), _NULL if instance is None else _string(instance), _string(client_id), _string(host))
     )
@@ -259,7 +262,7 @@ def encode_members(members: Sequence[MemberFields]) -> bytes:
 
 
 def encode_head(value: GroupMetadata, members: int) -> bytes:
-    """A group's record up to its members; the record states their number."""
+    """Encodes a group's record up to its members. This part ends with the number of members."""
     writer = FieldWriter(_GROUP_VERSION)
     writer.string(value.protocol_type)
     writer.int32(value.generation)
@@ -283,7 +286,7 @@ def decode_group(data: bytes) -> GroupMetadata:
 
 
 def decode_group_in_steps(data: bytes) -> Generator[None, None, GroupMetadata]:
-    """As `decode_group`; each member is a step, because a group may have thousands."""
+    """Does the same as `decode_group` in steps, one for each member, because a group may have thousands."""
     reader = FieldReader(data, "a group's metadata")
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE_FROM:

@@ -30,12 +30,13 @@ class ShardMemory:
 
 
 class KeptMemory:
-    """`used_bytes` is the sum over its shards, kept up to date because each request that may add to it checks it."""
+    """`used_bytes` is the sum over its shards. It is kept up to date, because each request that may add to the sum checks
+    it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
     def shard(self) -> ShardMemory:
-        """The share of another shard. It counts as long as the shard holds it."""
+        """Returns the share of another shard. The share counts as long as the shard holds this object."""
         return ShardMemory(self)

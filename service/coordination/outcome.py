@@ -55,7 +55,7 @@ class Outcome:
         self.records.append(_new_tuple(CoordinatorRecord, (key, value)))
 
     def replace(self, name: str, view: object) -> None:
-        """Says that the next record changes `name`. Readers see `view` until the record is committed, or nothing if it is
+        """Says that the next record changes `name`. Readers see `view` until the record is committed, or nothing if `view` is
         None."""
         self.views = (*self.views, (name, view, len(self.records)))
 

@@ -93,14 +93,14 @@ class FieldReader:
         return None if count is None else tuple([item() for _ in range(count)])
 
     def array_in_steps(self, item: Callable[[], Item]) -> Generator[None, None, tuple[Item, ...]]:
-        """As `array`; each item is a step."""
+        """Does the same as `array` in steps, one for each item."""
         found = yield from self.nullable_array_in_steps(item)
         if found is None:
             raise self._corrupt("an array is null")
         return found
 
     def nullable_array_in_steps(self, item: Callable[[], Item]) -> Generator[None, None, tuple[Item, ...] | None]:
-        """As `nullable_array`; each item is a step."""
+        """Does the same as `nullable_array` in steps, one for each item."""
         count = self._count()
         if count is None:
             return None

@@ -107,7 +107,7 @@ class ShardHost(Generic[State]):
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
 
     def _apply(self, event: ShardEvent, why: LogError) -> None:
-        """Callers get `why` from now on, unless the shard is active."""
+        """Changes the state after the event. Callers get `why` from now on, unless the shard is active."""
         self._enter(state_after(self.state, event), why)
 
     def _enter(self, state: ShardState, why: LogError) -> None:
@@ -120,7 +120,7 @@ class ShardHost(Generic[State]):
         self._max_batch_bytes = 0
         #: Records of this turn.
         self._records: list[CoordinatorRecord] = []
-        #: Answers that wait for records to be committed: the shard's `written` when each was decided.
+        #: Answers that wait for records to be committed, each with the shard's `written` at the time of its decision.
         self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests whose answer is not decided yet.
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -132,8 +132,8 @@ class ShardHost(Generic[State]):
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def ask(self, event: object, caller: Caller, producer: ProducerIdAndEpoch | None = None) -> asyncio.Future[Any]:
-        """Decides `event`. The future has the answer once it may be released. CoordinatorLoading, CoordinatorNotAvailable or
-        NotCoordinator, raised or in the future, if it was not decided or may not have been written."""
+        """Decides `event`. The future has the answer once that may be released. If the event was not decided, or may not have
+        been written, CoordinatorLoading, CoordinatorNotAvailable or NotCoordinator is raised or is in the future."""
         if self.state is not _ACTIVE:
             self._check()
         if self._log.no_room is not None and self._shard.may_write(event):
@@ -153,20 +153,20 @@ class ShardHost(Generic[State]):
         return waiter
 
     def look(self, read: Callable[[State], Result]) -> Result:
-        """Calls `read` with the shard. Raises as `ask`."""
+        """Calls `read` with the shard. Raises the errors of `ask`."""
         self._check()
         return read(self._shard)
 
     def change(self, decide: Callable[[State, int], Outcome]) -> None:
-        """Applies a change without a client request, such as expiry. Raises as `ask`."""
+        """Applies a change without a client request, such as expiry. Raises the errors of `ask`."""
         self._check()
         if self._log.no_room is not None:
             raise self._log.no_room
         self._take(self._decided(lambda: decide(self._shard, self._clock.steady_ms())))
 
     def settled(self) -> asyncio.Future[None]:
-        """Done once all decisions so far are committed. Fails with LogError if they may not have been written. Raises as
-        `ask`."""
+        """Returns a future that is done once all decisions so far are committed. It fails with LogError if they may not have
+        been written. Raises the errors of `ask`."""
         self._check()
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(waiter)
@@ -341,7 +341,8 @@ class ShardHost(Generic[State]):
 
     # --- loading and ending -------------------------------------------------------------------------------------------
     async def _load(self, pause_s: float = 0.0) -> None:
-        """Loads the shard after a pause. Without it, a disk that refuses every write would cause a load at every request."""
+        """Loads the shard after a pause. Without the pause, a disk that refuses every write would cause a load at every
+        request."""
         if pause_s:
             await self._clock.sleep(pause_s)
         backoff = self._backoff()

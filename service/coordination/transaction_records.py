@@ -117,7 +117,7 @@ def decode_value(data: bytes) -> TransactionValue:
 
 
 def decode_value_in_steps(data: bytes) -> Generator[None, None, TransactionValue]:
-    """As `decode_value`; each topic is a step, because a transaction may have thousands."""
+    """Does the same as `decode_value` in steps, one for each topic, because a transaction may have thousands."""
     reader = FieldReader(data, "a transaction's state")
     version = reader.int16()
     if not 0 <= version <= _VERSION:

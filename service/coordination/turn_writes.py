@@ -52,8 +52,8 @@ class TurnWrites:
 
 
 class GatheredWrites:
-    """Decides when one shard writes its decisions in callers' turns. It does not gather in turns with a single request for the
-    shard, because waiting for the turn's end costs half as much as an extra batch."""
+    """Decides when one shard writes its decisions in callers' turns. In turns with a single request for the shard it writes at
+    once: waiting for the turn's end would save no batch, and cost half as much as one."""
 
     __slots__ = ("_gathered", "_gathers", "_is_planned", "_turns", "_write", "_wrote_in")
 

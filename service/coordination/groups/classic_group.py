@@ -4,7 +4,7 @@
       ▲               │  ▲                      │                │
       └───────────────┘  └──────────────────────┴────────────────┘
 
-Pure. It has no clock and makes no decision about time; `rebalancing.py` does. Rules as in Kafka 4.2.1's ClassicGroup.
+Pure. It has no clock: `rebalancing.py` makes the decisions that depend on time. Rules as in Kafka 4.2.1's ClassicGroup.
 
 Invariants: `TRANSITIONS` has every change of state; any other is a defect. The leader, if any, is a member. All members of a
 generation support its protocol. A static member's instance id names exactly one member.
@@ -165,7 +165,7 @@ class SyncWait(NamedTuple):
 #: A member as readers see it: its ids, its client's id and host, its protocols and its assignment.
 MemberRow = tuple[str, str | None, str, str, tuple[MemberProtocol, ...], bytes]
 _MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_host", "protocols", "assignment")
-#: Makes a named tuple in half the time, because a rebalance makes thousands.
+#: A named tuple's own constructor takes twice as long, and a rebalance makes thousands of tuples.
 _new_tuple = tuple.__new__
 
 
@@ -277,7 +277,7 @@ class ClassicGroup:
         return self.joining == len(self.members) and not self.pending_joins
 
     def begin_generation(self, now_ms: int) -> None:
-        """Makes the members that have joined the next generation."""
+        """Begins the next generation, whose members are those that have joined."""
         self.generation += 1
         if self.members:
             self.protocol = self.selected_protocol()
@@ -339,7 +339,8 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """Renames a static member that returns. All else stays, leadership included. The old id is no longer a member."""
+        """Renames a static member that returns. Everything else stays, even the leadership. The old id is no longer a
+        member."""
         member = self.members.pop(old_id)
         before = member.kept_bytes
         member.rename(new_id)
@@ -474,7 +475,7 @@ class ClassicGroup:
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> Generator[None, None, ClassicGroup]:
-        """The group of a record: stable with its members and their assignments, or empty. Each member is a step."""
+        """Makes a group from its record: stable with its members and their assignments, or empty. Each member is a step."""
         group = cls(group_id, now_ms)
         for each in value.members:
             protocols = () if value.protocol is None else (MemberProtocol(value.protocol, each.subscription),)

@@ -94,7 +94,7 @@ class ClassicGroups:
 
     # --- JoinGroup ----------------------------------------------------------------------------------------------------
     def join(self, request: JoinGroup, caller: Caller, waiter: object, now_ms: int, outcome: Outcome) -> None:
-        """Answered when the group's members have joined, or at once with an error."""
+        """Handles a JoinGroup. It is answered when the group's members have joined, or at once with an error."""
         error = self._join_error(request)
         if error is not None:
             outcome.answer(waiter, Joined(error, request.member_id))
@@ -211,7 +211,8 @@ class ClassicGroups:
             return
         member = group.members[member_id]
         is_same = member.protocols == tuple(request.protocols)
-        # A leader of a stable group that joins requests a rebalance. Any other member that changes nothing has lost an answer.
+        # A stable group's leader joins again to request a rebalance. Another member that joins again unchanged has lost an
+        # answer.
         if is_same and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and group.leader != member_id)
@@ -316,7 +317,7 @@ class ClassicGroups:
 
     # --- SyncGroup ----------------------------------------------------------------------------------------------------
     def sync(self, request: SyncGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:
-        """Answered with the member's assignment once the leader has sent it, or at once with an error."""
+        """Handles a SyncGroup. It is answered once the leader has sent the assignments, or at once with an error."""
         group = self._groups.get(request.group)
         error = _sync_error(group, request)
         if group is None or error is not None:
@@ -351,7 +352,7 @@ class ClassicGroups:
 
     # --- LeaveGroup ---------------------------------------------------------------------------------------------------
     def leave(self, request: LeaveGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:
-        """Answered once all of the request's members have left, in steps if it names thousands."""
+        """Handles a LeaveGroup, in steps if it names thousands of members. It is answered once all of them have left."""
         if not request.group:
             outcome.answer(waiter, Left(InvalidGroupId("the group id is empty; set group.id")))
             return
@@ -384,7 +385,7 @@ class ClassicGroups:
         member_id, instance = each.member_id, each.group_instance_id
         error: LogError | None = None
         if member_id == UNKNOWN_MEMBER:
-            # With the instance id alone, an administrator removes it.
+            # An administrator names the member by its instance id alone.
             member_id = group.static.get(instance, UNKNOWN_MEMBER) if instance is not None else UNKNOWN_MEMBER
             if member_id == UNKNOWN_MEMBER:
                 error = _unknown(group.group_id, each.member_id)

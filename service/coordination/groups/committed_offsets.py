@@ -81,7 +81,7 @@ class CommittedOffsets:
         self._change(group, partition, _entry(value, record_number), record_number)
 
     def write_all(self, group: str, changes: Sequence[OffsetChange]) -> None:
-        """As `write`, for the records of one commit (at least one), which are already encoded."""
+        """Does the same as `write` for the records of one commit (at least one), which are already encoded."""
         self._changes.extend(changes)
         overlay = self._overlay.get(group)
         if overlay is None:
@@ -90,7 +90,7 @@ class CommittedOffsets:
             overlay[partition] = entry
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
-        """As `write`, for a record that is committed, like all records before it."""
+        """Does the same as `write` for a record that is committed, as are all records before it."""
         if self._changes or self._ended:
             self.commit_through(record_number - 1)
         if value is None:
@@ -222,7 +222,7 @@ class CommittedOffsets:
                 yield partition, _value(entry)
 
     def written_offset(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
-        """One of `newest`."""
+        """Returns the partition's offset in `newest`, or None."""
         entry = self._newest(group, partition)
         return None if entry is None or _is_removed(entry) else _value(entry)
 
@@ -232,7 +232,7 @@ class CommittedOffsets:
         return -1 if entry is None else _record_number(entry)
 
     def newest_record_number(self, group: str, partition: TopicPartition) -> int:
-        """As `record_number`; records of open transactions count, too."""
+        """Does the same as `record_number`, but also counts the records of open transactions."""
         return max([self.record_number(group, partition), *self._pending_record_numbers(group, partition)])
 
     def has_pending_beside(self, group: str, partition: TopicPartition, record_number: int) -> bool:
@@ -264,8 +264,8 @@ class CommittedOffsets:
         return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
 
     def shares(self, group: str) -> list[Sequence[TopicPartition]]:
-        """As `partitions`, in shares of OFFSETS_A_STEP, at least one. Some partitions may have no offset, or appear twice.
-        Only references are copied, which takes some milliseconds for 100,000."""
+        """Divides the group's partitions into shares of OFFSETS_A_STEP; there is at least one share. Some partitions may have
+        no offset, or appear twice. Only references are copied, which takes some milliseconds for 100,000."""
         held = [*self._committed.get(group, ()), *self._overlay.get(group, ()), *self._open.get(group, ())]
         return shares(held, OFFSETS_A_STEP)
 
@@ -298,7 +298,7 @@ class CommittedOffsets:
         return chain(self._committed, self._overlay, self._open)
 
     def groups(self) -> set[str]:
-        """The groups that have an offset, as written."""
+        """Returns the groups that have an offset or an uncommitted tombstone."""
         return {*self._committed, *self._overlay, *self._open}
 
     def _newest(self, group: str, partition: TopicPartition) -> _Entry | None:

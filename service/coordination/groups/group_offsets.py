@@ -140,7 +140,8 @@ class GroupOffsets:
     def commit_in_transaction(
         self, request: TxnOffsetCommit, record_number: int, now_ms: int, outcome: Outcome
     ) -> OffsetsCommitted:
-        """As `commit`, but the records belong to the producer's transaction and take effect once its marker commits them."""
+        """Does the same as `commit`, but the records belong to the producer's transaction and take effect once its marker
+        commits them."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is None and group is None:

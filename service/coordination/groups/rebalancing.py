@@ -90,7 +90,8 @@ class Rebalancing:
             self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
     def _all_heard(self, group: ClassicGroup, members: Iterable[Member], now_ms: int) -> None:
-        """Like `heard` for each member, in half the time, because there may be thousands in one turn of the loop."""
+        """Does the same as `heard` for each member, in half the time, because there may be thousands in one turn of the
+        loop."""
         set_deadline = self._deadlines.set
         for member in members:
             if member.session is None:
@@ -168,8 +169,8 @@ class Rebalancing:
             self._end_if_all_joined(group, now_ms, outcome)
 
     def expired(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
-        """Called after a member's session, or an unused member id, has expired. Like `members_changed`, but, as in Kafka, also
-        ends a first rebalance that waited only for this member."""
+        """Called after a member's session, or an unused member id, has expired. Does the same as `members_changed`. As in
+        Kafka, it also completes a first rebalance that waited only for this member."""
         if group.state in REBALANCES_FROM:
             self.begin(group, reason, now_ms, outcome)
         else:
@@ -317,7 +318,7 @@ class Rebalancing:
 
     def _refuse_leader(self, group: ClassicGroup, outcome: Outcome) -> None:
         """Answers the leader's SyncGroup with an error, because its assignments do not fit the memory. The other members
-        continue to wait, since the leader may send them again."""
+        continue to wait, since the leader may send its assignments again."""
         assert group.leader is not None
         leader = group.members[group.leader]
         error = CoordinatorNotAvailable(
@@ -363,7 +364,7 @@ def synced(group: ClassicGroup, member: Member) -> Synced:
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:
-    """The answers to the waiting SyncGroups of these members. Equal to those of `synced`, in half the time."""
+    """Returns the answers to the waiting SyncGroups of these members. They equal those of `synced`, but take half the time."""
     kind, protocol = group.protocol_type, group.protocol
     answers = []
     for member in waiting:

@@ -15,13 +15,13 @@ def group_value(group: ClassicGroup) -> bytes:
 
 
 def value_head(group: ClassicGroup, state_timestamp: int) -> bytes:
-    """The part before the members, with `state_timestamp` as the time of the last change of state."""
+    """Encodes the part before the members, with `state_timestamp` as the time of the last change of state."""
     head = GroupMetadata(group.protocol_type or "", group.generation, group.protocol, group.leader, state_timestamp, ())
     return encode_head(head, len(group.members))
 
 
 def value_part(group: ClassicGroup, members: Sequence[Member], assignments: Sequence[bytes]) -> bytes:
-    """These members with these assignments."""
+    """Encodes these members with these assignments."""
     protocol = group.protocol
     return encode_members(
         [

@@ -92,7 +92,7 @@ class HeldTimer(NamedTuple):
 
 
 class GroupShard:
-    """The groups and committed offsets of one partition: `memory` and `counts` are shared by the shards of a node."""
+    """The groups and committed offsets of one partition. All shards of a node share `memory` and `counts`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class GroupShard:
 
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
-        """The answer to `waiter` may belong to a later outcome."""
+        """Decides the event. The answer to `waiter` may belong to a later outcome."""
         if isinstance(event, Heartbeat):
             # Heartbeats are the most frequent events. They wait for no step, because they write nothing. They are answered even
             # on a full disk.
@@ -300,7 +300,7 @@ class GroupShard:
         )
 
     def _delete(self, group_id: str, waiter: object, outcome: Outcome) -> Steps:
-        """The deletion is answered after the last step. A crash between two steps leaves some of the offsets."""
+        """Deletes a group in steps, and answers after the last one. A crash between two steps leaves some of the offsets."""
         group, shares = self._groups.groups.get(group_id), self._committed.shares(group_id)
         error = self._deletion_error(group_id, group, shares)
         if group is not None and error is None:
@@ -332,7 +332,7 @@ class GroupShard:
 
     # --- after writing ------------------------------------------------------------------------------------------------
     def committed(self, written: int) -> None:
-        """The first `written` records are committed."""
+        """Called when the shard's first `written` records are committed."""
         self._settled = written
         self._committed.commit_through(written - 1)
         self._views.commit(written)

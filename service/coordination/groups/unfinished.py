@@ -48,7 +48,8 @@ class _Unfinished(Generic[Request]):
 
 
 class UnfinishedChanges(Generic[Request]):
-    """`groups` is by the group's id, and the first group is next. A shard checks at each request whether it is empty."""
+    """`groups` has the changes by group id; the first group is next. A shard checks at each request whether `groups` is
+    empty."""
 
     def __init__(self) -> None:
         self.groups: dict[str, _Unfinished[Request]] = {}

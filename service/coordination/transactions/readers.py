@@ -34,7 +34,7 @@ def described(transactional_id: str, known: Seen) -> DescribedTransaction:
 
 
 class Wanted:
-    """Selects the ids that a ListTransactions request includes. Raises InvalidRegularExpression as `patterns.compiled`."""
+    """Selects the ids that a ListTransactions request includes. Raises InvalidRegularExpression as `patterns.compiled` does."""
 
     def __init__(self, request: ListTransactions, now_ms: int) -> None:
         self._request = request

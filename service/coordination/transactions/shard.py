@@ -114,7 +114,7 @@ class TransactionShard:
         self.written, self._deadlines = 0, Deadlines()
         self._transactions: dict[str, Transaction] = {}
         self.outcomes = LastOutcomes()
-        #: Decided ids, with their uncommitted records' numbers (ordered, for the first one); then ids whose markers are due.
+        #: Decided ids with the numbers of their uncommitted records, oldest first; and ids whose markers are due.
         self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
         #: The committed state, for readers, of ids with an uncommitted record.
@@ -128,7 +128,7 @@ class TransactionShard:
 
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: TransactionEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
-        """The answer to `waiter` may belong to a later outcome."""
+        """Decides the event. The answer to `waiter` may belong to a later outcome."""
         outcome = Outcome()
         self._handle(event, waiter, now_ms, outcome)
         return self._counted(outcome)
@@ -175,7 +175,7 @@ class TransactionShard:
         return self._counted(outcome)
 
     def completed(self, markers: Markers, now_ms: int) -> Outcome:
-        """Called when all markers are written; deleted partitions need none. CoordinatorRecordTooLarge changes nothing."""
+        """Called when all partitions that still exist have markers. Changes nothing if it raises CoordinatorRecordTooLarge."""
         outcome = Outcome()
         found = self._transactions.get(markers.transactional_id)
         if found is None or found.status not in PREPARED or found.producer != markers.producer:
@@ -199,7 +199,7 @@ class TransactionShard:
         return found
 
     def committed(self, written: int) -> None:
-        """The first `written` records are committed."""
+        """Called when the shard's first `written` records are committed."""
         while self._deciding and self._deciding[name := next(iter(self._deciding))] < written:
             del self._deciding[name]
             self._prepared[name] = None
@@ -209,7 +209,7 @@ class TransactionShard:
     def _init(
         self, known: Transaction | None, event: InitProducer, waiter: object, now_ms: int, outcome: Outcome
     ) -> ProducerInitialized | None:
-        """The answer; None if it comes later."""
+        """Returns the answer, or None if it comes later."""
         error = init_error(known, event, self.settings.max_timeout_ms)
         if error is None and known is None:
             known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
@@ -391,7 +391,7 @@ class TransactionShard:
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
         """Loads one record of the log, in order. Raises CorruptRecord if its key is not readable; `loaded` decodes its value.
-        An id is idle since the later of its own time and the record's, because a wrong clock may have set one of them."""
+        An id is idle since the later of its value's time and its record's, because a wrong clock may have set one of them."""
         if (name := decode_key(key)) is None:
             self.written += 1
             return
@@ -482,7 +482,7 @@ class TransactionShard:
         return self._views[transactional_id] if is_viewed else self._transactions.get(transactional_id)
 
     def figures(self) -> Iterator[Sequence[tuple[str, int]]]:
-        """State of each id, and start of its open transaction in ms (-1 without one), in shares like those of `list`."""
+        """Yields each id's state and the start of its open transaction in ms (-1 without one), in shares as `list` does."""
         ids = tuple(self._transactions.values())
         for at in range(0, len(ids), LISTED):
             yield [
@@ -491,7 +491,7 @@ class TransactionShard:
 
     def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
         """Yields the rows in shares, between which the caller lets others work. Raises InvalidRegularExpression as
-        `patterns.compiled`."""
+        `patterns.compiled` does."""
         wanted = Wanted(request, now_ms)
         ids = names_of(self._transactions, self._views)
         share = LISTED if wanted.pattern is None else 1  # a match may take milliseconds

@@ -80,7 +80,7 @@ PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """The partitions in order. Sorting thousands of pairs instead would take several times as long."""
+    """Groups the partitions by topic, in order. Sorting thousands of pairs instead would take several times as long."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
@@ -273,7 +273,7 @@ class Transaction:
             self.last_epoch, self.producer = NO_EPOCH, self.producer._replace(epoch=FENCING_EPOCH)
 
     def take_outdated(self) -> bool:
-        """Whether an outdated producer must be ended now. If so, it is no longer outdated afterwards."""
+        """Returns whether an outdated producer must be ended now. If so, clears `is_outdated`."""
         is_due = self.is_outdated and self.status not in PREPARED
         self.is_outdated &= not is_due
         return is_due
@@ -298,9 +298,9 @@ class Transaction:
     def is_early_end(self, event: EndTransaction, now_ms: int) -> bool:
         """Whether a client of version 2 commits its next transaction while the last one is being completed, or soon after, and
         none of the transaction's records has arrived. A race between the two threads of Kafka's Java producer does this. Its
-        sender checks for unsent records and then takes the request that ends the transaction, and both may be added in between.
-        The producer sends its records before a retry, but INVALID_TXN_STATE would end it. A Kafka broker needs longer to
-        complete a transaction, so it nearly always returns CONCURRENT_TRANSACTIONS."""
+        sender first checks for unsent records and then takes the request that ends the transaction; records and that request
+        may both be added in between. The producer sends its records before a retry, but INVALID_TXN_STATE would end it. A Kafka
+        broker needs longer to complete a transaction, so it nearly always returns CONCURRENT_TRANSACTIONS."""
         if not event.commit or event.client_version < EPOCH_PER_TRANSACTION or event.producer != self.following:
             return False
         return self.status in PREPARED or (self.status in COMPLETED and 0 <= now_ms - self.update_ms < EARLY_END_MS)
@@ -375,7 +375,7 @@ class Transaction:
 
     @classmethod
     def loaded(cls, transactional_id: str, value: TransactionValue) -> Generator[None, None, Transaction]:
-        """The id from its record. Each partition is a step."""
+        """Makes the id from its record. Each partition is a step."""
         found = cls(transactional_id, value.producer_id, value.timeout_ms, value.update_timestamp)
         found.producer = ProducerIdAndEpoch(value.producer_id, value.producer_epoch)
         found.previous_id, found.next_id = value.previous_producer_id, value.next_producer_id
