@@ -339,8 +339,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """Renames a static member that returns. Everything else stays, even the leadership. The old id is no longer a
-        member."""
+        """Renames a returning static member. Everything else stays, even the leadership. The old id is no longer a member."""
         member = self.members.pop(old_id)
         before = member.kept_bytes
         member.rename(new_id)

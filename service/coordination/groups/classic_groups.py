@@ -211,8 +211,7 @@ class ClassicGroups:
             return
         member = group.members[member_id]
         is_same = member.protocols == tuple(request.protocols)
-        # A stable group's leader joins again to request a rebalance. Another member that joins again unchanged has lost an
-        # answer.
+        # A stable group's leader joins again to request a rebalance. Any other member that joins unchanged lost an answer.
         if is_same and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and group.leader != member_id)
