@@ -66,7 +66,8 @@ class LevelChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Command[PlacedTopic]):
-    """The sender chooses `topic_id` at random (`planner.new_topic_id`), so that a repeated command creates no second topic."""
+    """Creates a topic. The sender chooses `topic_id` at random (`planner.new_topic_id`), so that a repeated command creates no
+    second topic."""
 
     topic: NewTopic
     topic_id: TopicId
@@ -75,14 +76,14 @@ class CreateTopic(Command[PlacedTopic]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic(Command[DeletedTopic]):
-    """`topic` is a name or an id."""
+    """Deletes a topic. `topic` is its name or its id."""
 
     topic: str | TopicId
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions(Command[None]):
-    """Grows the topic to `count` partitions in total; `assignments` are the broker ids of each new one."""
+    """Grows the topic to `count` partitions in total. `assignments` has the broker ids of each new partition."""
 
     topic: str
     count: int
@@ -204,7 +205,7 @@ class ShutDownBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker(Command[None]):
-    """A stopped broker is no longer part of the cluster."""
+    """Removes a stopped broker from the cluster."""
 
     broker_id: int
 
@@ -235,8 +236,8 @@ class Reassign(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class HandOver(Command[None]):
-    """The consent of a partition's leader to the end of a move. The leader appends nothing more, and the bucket has everything
-    below `end`, its log end. The epochs are those under which the leader stopped."""
+    """Tells the controller that a partition's leader is ready to hand the partition over. The leader appends nothing more, and
+    the bucket has everything below `end`, the leader's log end. The epochs are those under which the leader stopped."""
 
     topic_id: TopicId
     partition: int
@@ -254,7 +255,8 @@ Planner = Callable[[MetadataImage, Any, ConfigRules], tuple[Records, Any]]
 
 
 def plan(image: MetadataImage, command: Command[Result], configs: ConfigRules) -> tuple[Records, Result]:
-    """The records that carry out the command, and its result. Raises the command's LogError if it cannot be carried out."""
+    """Returns the records that carry out the command, and the command's result. Raises the command's LogError if it cannot be
+    carried out."""
     records, result = PLANNERS[type(command)](image, command, configs)
     return (() if getattr(command, "validate_only", False) else records), result
 

@@ -21,16 +21,17 @@ from service.metadata.planner import ConfigRules
 from service.metadata.registrations import registration
 from storage_tiers.errors import BrokerFenced, InvalidRequest
 
-#: Most results kept for one broker, which may not have received them. Brokers send fewer commands at a time.
+#: Most results that are kept for one broker because it may not have received them. Brokers send fewer commands at a time.
 MAX_UNCONFIRMED_COMMANDS = 1024
 
 
 class Commands(Protocol):
-    """Carries out a broker's commands: the controller of its own process, or one of another process."""
+    """Carries out a broker's commands. Implemented by a controller in the same process, and by the connection to one in another
+    process."""
 
     async def execute(self, command: Command[Result]) -> Result:
-        """The command's result, once this broker's image has its change. Raises the command's LogError if it cannot be carried
-        out, and StorageError if the outcome is unknown (retry later)."""
+        """Returns the command's result, once this broker's image has the change. Raises the command's LogError if it cannot be
+        carried out, and StorageError if the outcome is unknown (retry later)."""
 
 
 class CommandOrigin(NamedTuple):
@@ -60,15 +61,15 @@ class Controller:
         self._under_way: dict[tuple[int, int, int], asyncio.Future[int]] = {}
 
     async def execute(self, command: Command[Result]) -> Result:
-        """The command's result, once its records are durable and applied. A command without records waits for the records that
-        its plan is based on. Raises the command's LogError if it cannot be carried out, and the errors of
+        """Returns the command's result, once its records are durable and applied. A command without records waits for the
+        records that its plan is based on. Raises the command's LogError if it cannot be carried out, and the errors of
         `MetadataLog.propose`."""
         records, result = plan(self._metadata.proposed, command, self._configs)
         await (self._metadata.propose(records) if records else self._metadata.settled())
         return result
 
     async def answer(self, command: Command[Any], origin: CommandOrigin) -> CommandAnswer:
-        """As `execute`, for a broker in another process.
+        """Does the same as `execute` for a broker in another process, but carries out a repeated command only once.
 
         Also raises BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced,
         and InvalidRequest if the broker has too many unconfirmed commands or has already confirmed this one."""
@@ -98,7 +99,7 @@ class Controller:
         return CommandAnswer(decode_result(result), offset)
 
     def _result_of(self, origin: CommandOrigin) -> bytes | None:
-        """The encoded result of a command that was accepted before, though it may still wait for the disk."""
+        """Returns the encoded result of a command that was accepted before, even if its records still wait for the disk."""
         registration(self._metadata.proposed, origin.broker_id, origin.broker_epoch)
         session = self._metadata.proposed.sessions.get(origin.broker_id)
         if session is None:

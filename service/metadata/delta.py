@@ -88,7 +88,8 @@ class Delta:
         return self._changed[name] if name in self._changed else getattr(self._base, name)
 
     def _id(self, raw: bytes) -> TopicId:
-        """The topic id in a record, noted as touched. Raises MetadataCorrupt if it is not 16 bytes."""
+        """Returns the topic id in a record, and notes the topic as touched. Raises MetadataCorrupt if the id is not 16
+        bytes."""
         if len(raw) != 16:
             raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
         topic_id = TopicId(raw)

@@ -31,7 +31,7 @@ class LevelRange(NamedTuple):
 
 TRANSACTION_VERSION = "transaction.version"
 _OFF = LevelRange(0, 0)
-#: In Kafka's order.
+#: The levels that this software supports, by feature, in Kafka's order.
 SUPPORTED: Mapping[str, LevelRange] = {
     "group.version": _OFF,
     "kraft.version": _OFF,
@@ -66,8 +66,8 @@ def supported_records() -> list[pb.SupportedFeatureRecord]:
 
 
 def update(image: MetadataImage, updates: Iterable[FeatureUpdate], node_id: int) -> tuple[pb.MetadataRecord, ...]:
-    """The records of all updates. Each update is compared with the level before the request. If two updates name the same
-    feature, the last one wins. Raises InvalidUpdateVersion."""
+    """Returns the records of all updates. Each update is compared with the level before the request. If two updates name the
+    same feature, the last one wins. Raises InvalidUpdateVersion."""
     levels: dict[str, int] = {}
     for each in updates:
         problem = _problem(image, each, node_id)
@@ -81,7 +81,7 @@ def update(image: MetadataImage, updates: Iterable[FeatureUpdate], node_id: int)
 
 
 def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | None:
-    """Why the level cannot be set."""
+    """Returns the reason why the level cannot be set, or None."""
     name, level, change = update
     if change is None:
         return "The controller does not support the given upgrade type."

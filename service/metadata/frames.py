@@ -99,7 +99,8 @@ ADVICE = (
 
 
 def _next_frame(data: bytes, damaged: int, expected: int) -> int | None:
-    """Position of a sound frame after the damage, which begins where entry `expected` belongs; None if there is none."""
+    """Returns the position of a sound frame after the damage, which begins at byte `damaged`, where entry `expected` should be.
+    Returns None if there is no such frame."""
     highest = expected + (len(data) - damaged) // HEADER_BYTES
     # A lost write usually leaves zeros. They contain no valid index, so megabytes of them need no search.
     last_header = len(data.rstrip(b"\0")) + HEADER_BYTES

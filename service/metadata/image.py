@@ -53,7 +53,7 @@ class MetadataImage:
     cluster_id: str = ""
     topics: Map[TopicId, TopicImage] = field(default_factory=Map)
     topic_ids: Map[str, TopicId] = field(default_factory=Map)
-    #: Names by `folded_name`, if they have one.
+    #: Names of live topics, by their `folded_name` if that is not None.
     folded_names: Map[str, str] = field(default_factory=Map)
     deleting: Mapping[TopicId, DeletingTopic] = field(default_factory=_empty)
     configs: Map[Resource, Mapping[str, str]] = field(default_factory=Map)

@@ -16,8 +16,8 @@ from storage_tiers.types import TopicId
 def place(
     brokers: Sequence[BrokerImage], first_partition: int, count: int, replication_factor: int, topic_id: TopicId
 ) -> list[tuple[int, ...]]:
-    """The replicas of each of `count` partitions from `first_partition` on, the preferred leader first. Brokers that may not
-    lead get none.
+    """Returns the replicas of each of `count` partitions from `first_partition` on, the preferred leader first. Brokers that
+    may not lead get no replicas.
 
     Raises InvalidReplicationFactor, in Kafka's words, if there are fewer brokers than replicas.
     """
@@ -44,7 +44,7 @@ def place(
 
 
 def _alternating_racks(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
-    """All brokers in an order in which neighbours are in different racks as far as possible."""
+    """Orders the brokers so that neighbours are in different racks as far as possible."""
     racks: dict[str | None, list[BrokerImage]] = {}
     for broker in sorted(brokers, key=lambda b: b.broker_id):
         racks.setdefault(broker.rack, []).append(broker)
@@ -55,7 +55,7 @@ def _alternating_racks(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
 
 
 def _pick(leader: BrokerImage, followers: Sequence[BrokerImage], replication_factor: int) -> tuple[int, ...]:
-    """The leader, then followers of racks not used yet, then the others in order."""
+    """Picks the leader, then followers in racks not used yet, then the other followers in order."""
     chosen, racks = [leader], {leader.rack}
     spare = []
     for follower in followers:

@@ -157,8 +157,8 @@ def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, to
 def create_partitions(
     image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
 ) -> Records:
-    """Records that grow the topic to `count` partitions in total; `assignments` are the broker ids of each new one. Raises
-    UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment or PolicyViolation."""
+    """Returns the records that grow the topic to `count` partitions in total. `assignments` has the broker ids of each new
+    partition. Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment or PolicyViolation."""
     topic = _existing_topic(image, name)
     current = len(topic.partitions)
     if name in COORDINATED_TOPICS and count > current:
@@ -189,8 +189,8 @@ def create_partitions(
 
 
 def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple[Records, TopicImage]:
-    """Records that hide the topic and free its name, and the topic before its deletion. Raises UnknownTopicOrPartition or
-    TopicDeletionDisabled."""
+    """Returns the records that hide the topic and free its name, and the topic before its deletion. Raises
+    UnknownTopicOrPartition or TopicDeletionDisabled."""
     if not configs.broker(image).delete_topic_enable:
         raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
     topic = _existing_topic(image, name)
@@ -198,7 +198,7 @@ def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple
 
 
 def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: ConfigRules) -> tuple[Records, TopicImage]:
-    """Like `delete_topic`, by id. Raises UnknownTopicId if no live topic has that id."""
+    """Does the same as `delete_topic`, by id. Raises UnknownTopicId if no live topic has that id."""
     topic = image.topic_by_id(topic_id)
     if topic is None:
         raise UnknownTopicId("This server does not host this topic ID.")
@@ -214,8 +214,8 @@ def forget_topic(image: MetadataImage, topic_id: TopicId) -> Records:
 
 
 def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
-    """The next block for that broker (KIP-730). Its ids may be used only once the records are durable. Raises PolicyViolation
-    if no ids are left."""
+    """Plans the broker's next block of producer ids (KIP-730). Its ids may be used only once the records are durable. Raises
+    PolicyViolation if no ids are left."""
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
         raise PolicyViolation("All producer ids of this cluster are used up.")
@@ -258,7 +258,7 @@ def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
 
 
 def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
-    """Like `name_cluster`, and sets every feature of the new cluster to its highest level."""
+    """Does the same as `name_cluster`, and sets every feature of the new cluster to its highest level."""
     named = name_cluster(image, cluster_id)
     return (*named, *features.newest()) if named else ()
 
@@ -378,7 +378,8 @@ def _check_size(partitions: int) -> None:
 def _new_partitions(
     image: MetadataImage, topic_id: TopicId, first: int, assignments: Iterable[Sequence[int]]
 ) -> list[pb.MetadataRecord]:
-    """Partitions from `first` on, led by their first replica that may lead. All replicas are in sync because all are empty."""
+    """Returns the records of new partitions from index `first` on. Each is led by its first replica that may lead. All replicas
+    are in sync because all are empty."""
     return [
         pb.MetadataRecord(partition=partition_record(topic_id, _new_partition(image, index, tuple(replicas))))
         for index, replicas in enumerate(assignments, first)

@@ -78,9 +78,9 @@ def hand_over(
     partition_epoch: int,
     end: int,
 ) -> Records:
-    """Called with the leader's consent. The leader appends nothing more, and the bucket has everything below `end`, its log
-    end. The target leads from then on. Raises InvalidRequest if the partition is no longer as the leader knew it, and
-    InvalidReplicaAssignment if the target cannot lead now; both change nothing."""
+    """Plans the end of a move that the leader is ready for: the leader appends nothing more, and the bucket has everything
+    below `end`, the leader's log end. The target leads from then on. Raises InvalidRequest if the partition is no longer as the
+    leader knew it, and InvalidReplicaAssignment if the target cannot lead now; both change nothing."""
     registration(image, broker_id, broker_epoch)
     topic = image.topics.get(topic_id)
     if topic is None or not 0 <= index < len(topic.partitions):

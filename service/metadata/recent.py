@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
 
 class RecentEntries:
-    """`offset` and `term` are of the last entry before the first kept one; 0 if there is none."""
+    """`offset` and `term` are those of the last entry before the first kept entry; both are 0 if there is none."""
 
     def __init__(self, offset: int, term: int) -> None:
         self._base = (offset, term)
@@ -43,7 +43,7 @@ class RecentEntries:
             self._bytes -= len(oldest.payload)
 
     def after(self, offset: int, term: int) -> list[Entry] | None:
-        """The entries after that entry; None if it is too old or not in this log."""
+        """Returns the entries after the entry with this offset and term; None if that entry is too old or not in this log."""
         if (offset, term) == self._base:
             return list(self._entries)
         first = offset - self._base[0] - 1

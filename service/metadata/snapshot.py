@@ -119,5 +119,5 @@ def partition_record(topic_id: TopicId, partition: PartitionImage) -> pb.Partiti
 
 
 def config_record(resource: Resource, key: str, value: str | None) -> pb.ConfigRecord:
-    """With `value` None, the config returns to its default."""
+    """Makes the record of a config's new value. If `value` is None, the config returns to its default."""
     return pb.ConfigRecord(resource_kind=resource.kind, resource_name=resource.name, key=key, value=value)

@@ -1,4 +1,5 @@
-"""The metadata log on disk: one log file, at most one snapshot, and recovery from a crash while one replaces the other.
+"""Keeps the metadata log on disk, in one log file and at most one snapshot, and recovers from a crash while a snapshot replaces
+a log.
 
     <data_dir>/__cluster_metadata-0/<first index:020>.log      frames (see frames.py), one per fsync
     <data_dir>/__cluster_metadata-0/<index:020>-<term:010>.snapshot    one frame: the image after entry `index`
@@ -101,8 +102,8 @@ class MetadataStore:
         return self._index
 
     def repair(self) -> None:
-        """Removes what a failed append or snapshot left, so that no later start takes it for an entry. Raises OSError if that
-        fails too. Every append calls it first."""
+        """Removes the bytes or the file that a failed append or snapshot left, so that no later start takes them for an entry.
+        Raises OSError if that fails too. Every append calls it first."""
         if self._abandoned is not None:
             if os.path.exists(self._abandoned):
                 self._files.unlink(self._abandoned)
