@@ -73,8 +73,9 @@ class RemoteController:
 
     async def register(self, command: RegisterBroker, cluster_id: str) -> None:
         """Registers this start, however long the controller takes to answer. Returns once this broker's image has the
-        registration. Raises the LogError of a refusal. DuplicateBroker is retried for one session: the other broker of that id
-        may have died (it may be this broker, which lost its disk) without the controller's notice."""
+        registration. Raises the LogError of a refusal. DuplicateBroker is retried for one session, because the controller may
+        not have noticed yet that the other broker of that id died. The other broker may be an earlier start of this one, whose
+        disk was lost."""
         request = pb.RegisterRequest(cluster_id=cluster_id, command=encode_command(command))
         clock = self._controller.clock
         deadline = clock.monotonic() + SESSION_S + 1
@@ -95,7 +96,7 @@ class RemoteController:
         await self._follower.reach(reply.offset, COMMAND_TIMEOUT_S)
 
     async def execute(self, command: Command[Result]) -> Result:
-        """As `Commands.execute`. A call that fails in transit is sent again, with the same number, for up to
+        """Implements `Commands.execute`. A call that fails in transit is sent again, with the same number, for up to
         COMMAND_TIMEOUT_S."""
         async with self._slots:
             sequence, self._next = self._next, self._next + 1

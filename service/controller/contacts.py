@@ -1,4 +1,4 @@
-"""The last contact with each registered broker, and the brokers to be fenced.
+"""Tracks the last contact with each registered broker, and finds the brokers to be fenced.
 
 A broker is fenced when it is silent for its session timeout, or soon after its heartbeat stream ends. A stream ends with its
 process, so the controller notices a death within half a second, and a pause after the timeout. The end of a stream does not
@@ -64,7 +64,7 @@ class Contacts:
             known.deadline = min(known.deadline, now + STREAM_GRACE_S)
 
     def overdue(self, now: float) -> list[Contact]:
-        """The brokers to be fenced. Each is returned once, and is then forgotten until its next contact."""
+        """Returns the brokers to be fenced. Each broker is returned once, and is then forgotten until its next contact."""
         found = [
             Contact(broker_id, each.broker_epoch) for broker_id, each in self._heard.items() if each.deadline <= now
         ]

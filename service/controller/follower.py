@@ -49,7 +49,7 @@ class MetadataFollower:
         self.path = path
         self._image = MetadataImage()
         self._index = self._term = 0
-        #: The newest index that the controller had when it first answered; -1 before.
+        #: The newest index that the controller had when it first answered; -1 before its first answer.
         self._first_end = -1
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []

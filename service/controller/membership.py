@@ -32,7 +32,7 @@ class ClusterMembership:
 
     def __init__(self, address: str, broker_id: int, cluster_id: str, path: str, *, clock: Clock, rng: Rng) -> None:
         """`cluster_id` is that of the broker's directory, empty if it is new; `path` is a file of the directory. Must be called
-        on the loop, because it starts to follow."""
+        on the loop, because it starts the task that follows the metadata."""
         self._channel = NodeChannel(open_channel(address), address, clock, rng)
         self._cluster_id = cluster_id
         self.metadata = MetadataFollower(self._channel, cluster_id, path)

@@ -18,8 +18,8 @@ LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def bootstrap_sockets(settings: NodeSettings) -> Iterator[dict[str, socket.socket]]:
-    """Listening sockets for the node's listeners, by name. Started processes inherit them. Connections that wait in a socket's
-    backlog survive the end of a broker. Raises InvalidConfig if an address cannot be bound."""
+    """Yields listening sockets for the node's listeners, by name. Started processes inherit the sockets. Connections that wait
+    in a socket's backlog survive the end of a broker. Raises InvalidConfig if an address cannot be bound."""
     asked = parse_listeners(settings.listeners, settings.advertised_listeners, settings.listener_security_protocol_map)
     with contextlib.ExitStack() as stack:
         found = {}
@@ -37,8 +37,8 @@ def bootstrap_sockets(settings: NodeSettings) -> Iterator[dict[str, socket.socke
 
 @contextlib.contextmanager
 def held_address(settings: NodeSettings) -> Iterator[str]:
-    """The address of the first broker's controller. If the kernel chose the port, it stays reserved while that broker is down,
-    because this process binds it without listening."""
+    """Yields the address of the first broker's controller. A port that the kernel chose stays reserved while that broker is
+    down, because this process binds the port without listening."""
     host, port = (LOOPBACK, 0) if settings.controller_listener is None else host_and_port(settings.controller_listener)
     if port:
         yield text_of(host, port)

@@ -1,4 +1,4 @@
-"""The next steps of a supervisor, from a snapshot of its brokers. Pure: times are arguments, in seconds of one clock.
+"""Decides the next steps of a supervisor from the states of its brokers. Pure: times are arguments, in seconds of one clock.
 
     no process ── start ──> runs ── announced ──> serves ── ends ──> no process, for a growing pause ── start ──> …
 
@@ -17,8 +17,8 @@ from typing import NamedTuple
 #: A process that lived this long resets the back-off.
 STEADY_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
-#: Seconds from SIGTERM to SIGKILL. Our systemd units and Kubernetes manifests allow two minutes, so both rounds have time to
-#: flush all logs.
+#: Seconds from SIGTERM to SIGKILL. The supervisor stops the other brokers, then the controller's broker. Our systemd units and
+#: Kubernetes manifests allow two minutes, which is enough for both steps.
 STOP_S = 50.0
 
 

@@ -1,7 +1,7 @@
 """Serves the supervisor's HTTP pages, without an HTTP library, to keep this process small.
 
     /healthz   the supervisor answers
-    /readyz    200 if every broker answers 200 there; the body has each one's own
+    /readyz    200 if every broker answers 200 there; the body has each broker's answer
     /stats     every broker's counters, by its id
     /metrics   the metrics of all brokers, each sample with the label `broker`
 
@@ -49,7 +49,7 @@ class Pages:
         self._open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serves one connection."""
         self._open += 1
         try:
             if self._open <= CONNECTIONS:

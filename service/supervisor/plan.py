@@ -84,7 +84,7 @@ def _broker(settings: NodeSettings, broker_id: int, machine: Machine, ports: _Ow
 
 def _advertised(asked: Listeners, bound: Mapping[str, int], own: Mapping[str, int]) -> str:
     """The broker's advertised listeners. Each advertised port is as far from the node's advertised port as the broker's own
-    port is from the node's bound port, which fits a mapped range of ports."""
+    port is from the node's bound port, so that a range of ports can be mapped."""
     return _joined(
         each._replace(
             port=each.port + own[each.listener] - bound[each.listener] if each.port and own[each.listener] else 0

@@ -1,4 +1,4 @@
-"""Settings as command-line arguments, the only way in which a started process gets them."""
+"""Turns settings into command-line arguments, the only way in which a started process gets them."""
 
 from __future__ import annotations
 
