@@ -39,7 +39,7 @@ class Acceptor:
         self._epoll = epoll
         self._quotas = ConnectionQuotas(limits)
         self._welcome = welcome
-        #: By file descriptor.
+        #: The listening sockets and the names of their listeners, by file descriptor.
         self._listeners: dict[int, tuple[socket.socket, str]] = {}
         self._watched = False
 
@@ -58,12 +58,12 @@ class Acceptor:
         self._listeners.clear()
 
     def limit(self, limits: ConnectionLimits) -> None:
-        """Applies to new connections only."""
+        """Replaces the limits. They apply to new connections only."""
         self._quotas.limits = limits
         self.resume()
 
     def leave(self, address: str) -> None:
-        """A connection from that address has closed."""
+        """Called when a connection from that address has closed."""
         self._quotas.remove(address)
         self.resume()
 

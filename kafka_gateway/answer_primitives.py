@@ -9,7 +9,7 @@ _INT32 = struct.Struct(">i").pack
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encodes an unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -21,7 +21,7 @@ def varint(value: int) -> bytes:
 
 
 def array_size(count: int, flexible: bool) -> bytes:
-    """The length field of an array. A `count` of -1 means null."""
+    """Encodes the length field of an array. A `count` of -1 means null."""
     return varint(count + 1) if flexible else _INT32(count)
 
 
@@ -36,5 +36,5 @@ def nullable_text(value: bytes | None, flexible: bool) -> bytes:
 
 
 def bytes_size(size: int, flexible: bool) -> bytes:
-    """The length field before `size` bytes of records."""
+    """Encodes the length field before `size` bytes of records."""
     return varint(size + 1) if flexible else _INT32(size)

@@ -11,7 +11,7 @@ Order: Kafka handles one request of a connection at a time. Here a Produce may s
 acknowledgement, because they are already appended in arrival order. Any other request waits until all earlier ones are
 answered, and blocks all later ones. Answers are sent in the order of the requests.
 
-The module knows no time; the server handles timeouts and idle connections. A piece may be sent partially.
+This module has no clock; the server handles timeouts and idle connections. A piece may be sent partially.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ class Connection:
         return pieces, size
 
     def sent(self, count: int) -> None:
-        """`count` bytes of what `to_send` returned were sent."""
+        """Called when `count` bytes of the pieces from `to_send` were sent."""
         self.unsent -= count
         out = self.out
         if not self.unsent and not self.files:
@@ -434,7 +434,7 @@ class Connection:
             out.popleft()
 
     def sent_of_file(self, count: int) -> None:
-        """`count` bytes of the first piece, a file, were sent."""
+        """Called when `count` bytes of the first piece, a file, were sent."""
         piece = self.out[0]
         assert isinstance(piece, FileSlice)
         self.unsent -= count

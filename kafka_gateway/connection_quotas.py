@@ -50,7 +50,7 @@ class ConnectionQuotas:
         return True
 
     def remove(self, address: str) -> None:
-        """A connection from that address has closed."""
+        """Called when a connection from that address has closed."""
         self.connections -= 1
         self._of_address[address] -= 1
         if not self._of_address[address]:

@@ -83,7 +83,7 @@ class Dispatcher:
     ) -> None:
         table = by_key(apis).values()
         self._handlers: dict[int, Handler] = {api.key: api.build(core, options) for api in table}
-        #: By the API's name.
+        #: The metrics of each API, by its name.
         self.metrics = {api.name: RequestMetrics() for api in table}
         self.apis: Apis = {
             api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.metrics[api.name])
@@ -104,7 +104,7 @@ class Dispatcher:
 
     @property
     def errors(self) -> Iterator[tuple[str, Counter[int]]]:
-        """By the API's name: how often each error code was answered."""
+        """Yields each API's name, and how often each error code was answered."""
         for name, handler in zip(self.metrics, self._handlers.values(), strict=True):
             yield name, handler.errors
 
@@ -222,7 +222,7 @@ class Dispatcher:
             connection.answer(reply)
 
     def _answered(self, reply: BegunReply, future: asyncio.Future[Any]) -> None:
-        """The future of a delayed reply has ended."""
+        """Called when the future of a delayed reply has ended."""
         session, pending, delayed, api_key, since = reply
         session.futures.pop(pending, None)
         self._count_delayed(session, api_key, since)
@@ -265,7 +265,7 @@ class Dispatcher:
         since: tuple[float, float] | None,
         task: asyncio.Task[Sequence[Piece]],
     ) -> None:
-        """The task of a request has ended."""
+        """Called when the task of a request has ended."""
         self._tasks.discard(task)
         session.futures.pop(pending, None)
         session.working_bytes = 0

@@ -121,7 +121,8 @@ class FetchSession:
         return self.order
 
     def prune(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that the answer must contain. Moves partitions with records to the end: others are read first next time."""
+        """Returns the rows that the answer must contain. Moves partitions with records to the end, so that the others are read
+        first next time."""
         changed = []
         for row in rows:
             cached, part = row
@@ -157,7 +158,7 @@ class FetchContext:
         self._by_id = by_id
 
     def answer(self, rows: Sequence[Row], now_ms: float) -> tuple[int, int, Sequence[Row]]:
-        """(error code, session id, rows of the answer) for the rows read for `partitions`."""
+        """Returns the answer's error code, session id and rows. `rows` are those that were read for `partitions`."""
         if self._session is not None:
             if self._session.epoch != self._epoch:
                 # Meanwhile the client has sent its next request on another connection.
@@ -177,7 +178,7 @@ class FetchSessionCache:
         self._random_bytes = random_bytes
         self._slots = slots
         self._most_partitions = most_partitions
-        #: Least recently used first.
+        #: The sessions by id, the least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.partitions = 0
         self.evictions = 0
@@ -192,7 +193,8 @@ class FetchSessionCache:
         now_ms: float,
         partitions: Sequence[CachedPartition] | None = None,
     ) -> FetchContext | int:
-        """The partitions to read, or the error code of the answer. `partitions` are the request's, if already collected."""
+        """Returns the partitions to read, or the error code of the answer. `partitions` are the request's, if already
+        collected."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -274,7 +276,7 @@ def next_epoch(epoch: int) -> int:
 def arranging(
     readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
 ) -> Generator[None, None, list[Row]]:
-    """The rows in Kafka's order: partitions read, partitions of unknown topic ids, unknown partitions. In steps."""
+    """Arranges the rows in steps, in Kafka's order: partitions read, partitions of unknown topic ids, unknown partitions."""
     rows: list[Row] = []
     unknown: list[Row] = []
     for at in range(0, len(readable), STEP):
@@ -291,7 +293,7 @@ def arranging(
 def rows_of(
     readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
 ) -> list[Row]:
-    """As `arranging`, at once."""
+    """Does the same as `arranging`, at once."""
     if len(fetched) == 1 and fetched[0].error is None and not nameless:
         return [(readable[0], fetched[0])]
     rows, unknown = _sorted_out(readable, fetched)
@@ -301,7 +303,7 @@ def rows_of(
 
 
 def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
-    """(rows of known partitions, rows of unknown ones)."""
+    """Returns the rows of known partitions, and the rows of unknown ones."""
     rows = list(zip(readable, fetched, strict=True))
     if not any(part.error for part in fetched):
         return rows, []

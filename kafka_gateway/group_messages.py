@@ -321,14 +321,14 @@ def encoded(value: str | None) -> bytes | None:
 
 
 def write_compact(writer: AnswerWriter, value: bytes | None) -> None:
-    """A compact string; None for null."""
+    """Writes a compact string; None stands for null."""
     writer.varint(0 if value is None else len(value) + 1)
     if value is not None:
         writer.raw(value)
 
 
 def write_text(writer: AnswerWriter, value: bytes | None, flexible: bool) -> None:
-    """A string; None for null."""
+    """Writes a string; None stands for null."""
     if flexible:
         write_compact(writer, value)
     elif value is None:

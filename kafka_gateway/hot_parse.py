@@ -261,7 +261,7 @@ class HotParser:
         return request
 
     def reading(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceReading:
-        """As `produce`, for any size. Raises Malformed."""
+        """Begins to read a Produce of any size, as `produce` does. Raises Malformed."""
         reading = ProduceReading()
         reading.begin(self, data, view, start, end, version)
         return reading
@@ -409,7 +409,7 @@ class FetchReading:
     """Reads a Fetch in steps: call `begin`, then `step` until it returns True and `request` is complete."""
 
     def begin(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
-        """As `HotParser.fetch`. Raises Malformed."""
+        """Takes the same arguments as `HotParser.fetch`, and reads the fields before the topics. Raises Malformed."""
         cursor = FrameCursor(data, start, end, version >= 12)
         cursor.header()
         request = FetchRequest()

@@ -19,7 +19,7 @@ from kafka_gateway.errors import ErrorCode, code_of
 from storage_tiers.types import TopicId, TopicPartition
 
 PRODUCE_FROM, FETCH_FROM = 10, 16
-#: Versions of both that name topics by id.
+#: The first version of Produce and of Fetch that names topics by id.
 _BY_ID_FROM = 13
 _HINTED = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 _UNKNOWN = (-1, -1)

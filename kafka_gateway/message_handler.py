@@ -115,8 +115,8 @@ class Call:
 
     async def waiting(self, answer: Awaitable[Result]) -> Result:
         """Waits for another part of the node, such as a coordinator. Meanwhile the request leaves its slot among the long
-        requests; afterwards it begins a new slice. A future that is already done begins none, since no other request has
-        used the event loop: otherwise thousands of rows that are refused at once would run without a pause."""
+        requests; afterwards it begins a new slice. If the future is already done, the slice continues, since no other request
+        has used the event loop. Otherwise thousands of rows that are refused at once would run without a pause."""
         is_there = isinstance(answer, asyncio.Future) and answer.done()
         if not is_there:
             self.turn.leave()
@@ -172,7 +172,8 @@ def caller_of(client: ConnectedClient, client_id: str) -> Caller:
 
 
 def caller_by_header(client: ConnectedClient, data: bytearray, start: int) -> Caller:
-    """As `caller_of` with the id at `start`. Cached, because a client sends the same id in all its requests."""
+    """Does the same as `caller_of` with the client id at `start`. The caller is cached, because a client sends the same id in
+    all its requests."""
     if client.caller is not None and data.startswith(client.named, start):  # with its length field
         return client.caller
     head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
@@ -251,14 +252,14 @@ class MessageHandler:
         return DelayedReply(future, finish, refuse)
 
     def _ended(self, answer: Delayed, request: Any, call: Call) -> Fields:
-        """The fields for a future that is done, or a refusal."""
+        """Returns the answer's fields for a future that is done, or those of a refusal."""
         try:
             return answer.fields(answer.future.result())
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call)
 
     def _begun(self, request: Any, call: Call, *, is_too_long: bool) -> Fields | Delayed | Coroutine[Any, Any, Fields]:
-        """The result of the API's `serve`, or a refusal if it raises."""
+        """Returns the result of the API's `serve`, or a refusal if `serve` raises."""
         try:
             if is_too_long:
                 raise PolicyViolation(

@@ -34,7 +34,7 @@ _LOOK = 16
 
 #: Takes a message and a position. Returns the value and the position after it. Raises Malformed.
 Read = Callable[[bytes, int], tuple[Any, int]]
-#: As `Read`, in steps.
+#: Does the same as `Read`, in steps.
 Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]]
 
 
@@ -61,7 +61,7 @@ class MessageReading:
         self.is_full = False
 
     def take(self, count: int) -> int:
-        """How many of `count` rows may be read."""
+        """Counts rows that are about to be read. Returns how many of `count` rows the bound allows."""
         if count > self.left:
             count, self.is_full = self.left, True
         self.left -= count
@@ -69,7 +69,7 @@ class MessageReading:
 
 
 def steps_of(kind: Any) -> Steps:
-    """The reader of kio's class `kind`; the value has fields of the same names."""
+    """Returns the reader of kio's class `kind`. The values that it reads have fields of the same names."""
     part = _entity(kind)
     return part if isinstance(part, _Stepped) else _stepped(part)
 
@@ -331,7 +331,8 @@ def _after(data: bytes, at: int, size: int) -> int:
 
 
 def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, int]:
-    """(position after it, number of elements) of an array, -1 for null. An element has at least one byte."""
+    """Reads the count of an array. Returns the position after it, and the count, -1 for null. An element has at least one
+    byte."""
     at, count = _number(0 if flexible else 4, data, at)
     if count < -1:
         raise Malformed(f"an array of {count} elements at {at}")
@@ -345,7 +346,7 @@ def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, i
 
 
 def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
-    """(position after it, length or count); negative for null."""
+    """Reads a length or a count. Returns the position after it, and the number, negative for null."""
     if not width:
         at, value = _varint(data, at)
         return at, value - 1
@@ -354,7 +355,7 @@ def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(position after it, unsigned value); at most five bytes."""
+    """Reads an unsigned varint of at most five bytes. Returns the position after it, and the value."""
     value = shift = 0
     while shift < 35:
         if at >= len(data):

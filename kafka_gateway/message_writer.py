@@ -81,7 +81,7 @@ class Writing:
         """Counts written rows. Raises PolicyViolation if the answer has too many."""
         self._rows += rows
         if self._rows > ANSWER_ROWS:
-            raise PolicyViolation(f"the answer has more than {ANSWER_ROWS} rows; ask for less at once")
+            raise PolicyViolation(f"the answer has more than {ANSWER_ROWS} rows; send smaller requests")
 
     def encoded(self, data: bytes) -> None:
         if len(data) < _OWN_PIECE_BYTES:
@@ -129,7 +129,7 @@ class Writing:
     def _add(self, piece: bytes) -> None:
         self.size += len(piece)
         if self.size > ANSWER_BYTES:
-            raise PolicyViolation(f"the answer takes more than {ANSWER_BYTES} bytes; ask for less at once")
+            raise PolicyViolation(f"the answer takes more than {ANSWER_BYTES} bytes; send smaller requests")
         self.pieces.append(piece)
 
 

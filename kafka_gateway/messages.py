@@ -72,8 +72,8 @@ class Messages:
         self._tagged_header = bool(response_kind.__header_schema__.__flexible__)
 
     def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
-        """Reads the request in steps. Returns it, and whether it exceeds the bound on rows; if so, it ends there. Ignores
-        trailing bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
+        """Reads the request in steps. Returns the request, cut at the bound on rows, and whether it was cut. Ignores trailing
+        bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
         self.check(len(body))
         reading = MessageReading(body, turn)
         request, _ = yield from self._steps(reading, 0)
@@ -85,12 +85,13 @@ class Messages:
         return at_once(self._steps, body)[0]
 
     def check(self, size: int) -> None:
-        """Raises Malformed if a request is too large to be read. Is called before the request is copied."""
+        """Raises Malformed if a request is too large to be read. Call it before the request is copied."""
         if size > self._most:
             raise Malformed(f"{self._request_kind.__name__} of {size} bytes; at most {self._most} are accepted")
 
     def make(self, kind: str, /, **values: Any) -> Row:
-        """A row of the response; `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""
+        """Makes a row of the response. `kind` is the row's class in Kafka's schema. Error codes and throttle times are
+        numbers."""
         return Row(plan_of(getattr(self._response, kind)), values)
 
     def encoded(self, rows: Iterable[Row]) -> Encoded:
@@ -117,7 +118,7 @@ class Messages:
         return pieces
 
     def respond(self, correlation: int, **values: Any) -> bytes:
-        """As `writing`, at once."""
+        """Writes the framed answer at once, and returns it as one piece."""
         steps = self.writing(correlation, values, Endless(), Counter())
         try:
             while True:

@@ -60,7 +60,8 @@ class ReadySockets:
         return MEMBERS_SHARE_BESIDE_OTHERS if now < self.others.served_at + BESIDE_S else MEMBERS_SHARE
 
     def poll_others(self, sessions: Mapping[int, GatewaySession]) -> ReadySockets | None:
-        """The others if they come first now: one of their sockets is newly ready, not only left over from their own turn."""
+        """Polls the other clients' sockets. Returns these if they come first now, because one is newly ready and none is left
+        over from their own turn."""
         others = self.others
         if others is None or others.ready:
             return None

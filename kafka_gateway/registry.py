@@ -181,7 +181,7 @@ APIS: tuple[Api, ...] = (
 
 
 def by_key(apis: tuple[Api, ...] = APIS) -> dict[int, Api]:
-    """Raises ValueError for a duplicate key."""
+    """Returns the APIs by key. Raises ValueError for a duplicate key."""
     table: dict[int, Api] = {}
     for api in apis:
         if api.key in table:

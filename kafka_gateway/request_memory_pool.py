@@ -42,7 +42,7 @@ class RequestMemoryPool:
         return max(of_address, key=lambda s: (s.held_bytes, int(now - s.last_active), s is growing))
 
     def forget(self, session: GatewaySession) -> None:
-        """The connection has closed."""
+        """Stops counting a connection that has closed."""
         self._add(session, -session.held_bytes)
 
     def _add(self, session: GatewaySession, holds: int) -> None:
@@ -53,7 +53,7 @@ class RequestMemoryPool:
                 del self.held_by_address[session.address[0]]
 
     def reclaim(self, active_before: float) -> None:
-        """Reclaims the empty buffers of connections that have not been active since then."""
+        """Reclaims the empty buffers of connections that have not been active since `active_before`."""
         for session in self._sessions.values():
             if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
                 session.connection.discard()

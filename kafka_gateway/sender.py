@@ -106,7 +106,7 @@ class Sender:
             return Progress.BLOCKED
 
     def _send_out(self, sock: socket.socket, connection: Connection, resume: Resumed) -> Progress:
-        """As `send`. Raises BlockingIOError when the socket is full."""
+        """Does the same as `send`, but raises BlockingIOError when the socket is full."""
         share = of_bytes = self._share
         while connection.out:
             piece = connection.out[0]

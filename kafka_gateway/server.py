@@ -121,7 +121,7 @@ class GatewayServer:
         self._sender.close()
 
     def limit_connections(self, limits: ConnectionLimits) -> None:
-        """Applies to new connections only."""
+        """Replaces the limits. They apply to new connections only."""
         self._acceptor.limit(limits)
 
     @property
@@ -147,12 +147,12 @@ class GatewayServer:
 
     @property
     def metrics(self) -> Mapping[str, RequestMetrics]:
-        """By the API's name."""
+        """The metrics of each API, by its name."""
         return self._dispatcher.metrics
 
     @property
     def errors(self) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """By the API's name: how often each error code was answered."""
+        """Yields each API's name, and how often each error code was answered."""
         return self._dispatcher.errors
 
     @property
@@ -407,7 +407,7 @@ class GatewayServer:
             self._resume(session)
 
     def _thread_done(self, session: GatewaySession, failure: OSError | None, is_full: bool) -> None:
-        """A thread has read the next bytes of `session`, or has sent as many as the socket took."""
+        """Called when a thread has read the next bytes of `session`, or has sent as many as the socket took."""
         session.in_thread = False
         if failure is not None:
             self.close(session, str(failure))
@@ -476,7 +476,7 @@ class GatewayServer:
         self._acceptor.leave(session.address[0])
 
     def _close_idle(self, sessions: deque[GatewaySession], oldest: float) -> None:
-        """Closes in slices of the event loop: thousands may become idle together."""
+        """Closes idle connections in slices, because thousands may become idle together."""
         until = SECONDS() + SLICE_S
         while sessions:
             session = sessions.popleft()

@@ -11,7 +11,7 @@ log = logging.getLogger("kafka_gateway.server")
 
 
 def refused(session: GatewaySession, error: Exception) -> None:
-    """A malformed frame, or a request that is not served; the connection is closed."""
+    """Logs a malformed frame, or a request that is not served. The connection is then closed."""
     events.provoked(log, "request.refused", by=session.address[0], server="kafka", client=_of(session), error=error)
 
 
@@ -28,7 +28,7 @@ def over_quota(address: tuple[str, int], bound: str) -> None:
 
 
 def held_back(bound: str, connections: int) -> None:
-    """New connections wait in the kernel's queue."""
+    """Logs that new connections wait in the kernel's queue."""
     events.provoked(log, "connections.held_back", by=bound, bound=bound, connections=connections)
 
 
@@ -37,7 +37,7 @@ def not_accepted(error: OSError) -> None:
 
 
 def pool_is_full(session: GatewaySession, held_bytes: int, bound_bytes: int) -> None:
-    """The request memory pool is full, and this connection is closed."""
+    """Logs that this connection is closed because the request memory pool is full."""
     events.provoked(log, "memory.refused", by="", client=_of(session), held_bytes=held_bytes, bound_bytes=bound_bytes)
 
 

@@ -42,7 +42,7 @@ class ConnectionLimits:
 class GatewaySettings:
     """Bounds apply to all listeners together. Times are in milliseconds. Comments name the config that gives a value."""
 
-    #: Their names are distinct. Port 0 takes a free port; an empty host means every address of this machine.
+    #: The listeners, whose names are distinct. Port 0 takes a free port; an empty host means every address of this machine.
     listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -70,7 +70,7 @@ class Subscription(NamedTuple):
 def fitting(
     subscriptions: Sequence[Subscription], known: Mapping[str, str]
 ) -> Generator[None, None, list[Subscription]]:
-    """The subscriptions that match a client. Each pattern is a step: there may be thousands."""
+    """Returns the subscriptions that match a client. Each pattern is a step, because there may be thousands."""
     found = []
     for each in subscriptions:
         for selector, pattern in each.match:
@@ -132,8 +132,8 @@ class _Instance:
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """A push may also be early if the client fetched its subscription since the last one: clients start at a random
-        time of the interval."""
+        """Whether a push is not too early; if so, notes its time. The first push after the client fetched its subscription may
+        come early, because clients start at a random time of the interval."""
         asked = self.asked_ms is not None and (self.pushed_ms is None or self.asked_ms > self.pushed_ms)
         if not asked and self.pushed_ms is not None and now_ms - self.pushed_ms < self.subscribed.interval_ms:
             return False
@@ -174,7 +174,7 @@ class Telemetry:
     def subscribe(
         self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float
     ) -> Subscribed | None:
-        """The metrics that this client must push from now on; None if it asks too early."""
+        """Returns the metrics that this client must push from now on, or None if the client asks too early."""
         instance = self._instance(caller, subscriptions, now_ms)
         again = instance.error in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if not instance.may_ask(now_ms) and not again:

@@ -8,7 +8,7 @@ from storage_tiers.errors import LogError
 
 
 def fenced_code(error: LogError | None, version: int, knows_fenced: int) -> int:
-    """The error's code; INVALID_PRODUCER_EPOCH below version `knows_fenced`, as in Kafka."""
+    """Returns the error's code. Below version `knows_fenced`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH, as in Kafka."""
     if version < knows_fenced and isinstance(error, ProducerFenced):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code_of(error)

@@ -1,5 +1,5 @@
 """AddPartitionsToTxn, key 24, versions 0 to 5: partitions join a producer's transaction. From v4 on, brokers send it for many
-transactions at once. With `verify_only` they only ask whether the partitions are in them (KIP-890).
+transactions at once. With `verify_only` a broker only asks whether the partitions are in the transactions (KIP-890).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
 
 
 async def _partitions_in_slices(topics: Sequence[Any], call: Call) -> list[TopicPartition]:
-    """The partitions without duplicates."""
+    """Returns the partitions without duplicates."""
     found: dict[TopicPartition, None] = {}
     for part in parts_of((each, each.partitions) for each in topics):
         for _, topic, partitions in part:

@@ -49,7 +49,7 @@ class ApiVersionsHandler:
         return self._respond(version, correlation, 0, self._ranges)
 
     def unsupported(self, correlation: int) -> Sequence[Piece]:
-        """The answer to a version that does not exist: the range of this API, as version 0, which every client reads."""
+        """Answers a version that does not exist with the range of this API, encoded as version 0, which every client reads."""
         self.errors[ErrorCode.UNSUPPORTED_VERSION] += 1
         return self._respond(0, correlation, ErrorCode.UNSUPPORTED_VERSION, {KEY: self._ranges[KEY]})
 

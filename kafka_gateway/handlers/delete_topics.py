@@ -1,6 +1,6 @@
 """DeleteTopics, key 20, versions 1 to 6: by name, or (v6) by name or id, never both. v5 has an error message.
 
-Answered when the deletion is durable in the metadata; bytes are deleted later. A duplicate topic is refused.
+The request is answered when the deletion is durable in the metadata; bytes are deleted later. A duplicate topic is refused.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def _failed(
 
 
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
-    """One error for the whole request; below version 13, as in Kafka, also for every partition that it names."""
+    """Answers one error for the whole request. Below version 13, as in Kafka, every named partition gets the error, too."""
     if not isinstance(error, LogError):
         events.error(logger, "request.defect", server="kafka", api="Fetch", version=version, defect=error)
     failed = error if isinstance(error, LogError) else LogError("unexpected")
@@ -289,7 +289,7 @@ def encode(
 
 
 def _one(row: Row, begin: bytes, version: int, correlation: int) -> Sequence[Piece]:
-    """`encode` for one partition, as in most fetches."""
+    """Does the same as `encode` for one partition, as in most fetches."""
     cached, part = row
     if version >= 12:
         key = cached.key if version >= 13 else text(cached.key, True)
@@ -314,7 +314,7 @@ def encoding(
     session_id: int = 0,
     hints: LeaderHints | None = None,
 ) -> Generator[None, None, Sequence[Piece]]:
-    """As `encode`, in steps."""
+    """Does the same as `encode`, in steps."""
     flexible = version >= 12
     pieces: list[Piece] = []
     topics = yield from _grouping(rows)
@@ -375,7 +375,7 @@ def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
 
 
 def _grouping(rows: Sequence[Row]) -> Generator[None, None, list[tuple[bytes, int]]]:
-    """As `_topics`, in steps."""
+    """Does the same as `_topics`, in steps."""
     topics: list[tuple[bytes, int]] = []
     for at in range(0, len(rows), STEP):
         some = _topics(rows[at : at + STEP])
@@ -392,7 +392,7 @@ def _key_of(row: Row) -> bytes:
 
 
 def _partition(index: int, part: Fetched, version: int) -> bytes:
-    """A partition's fields up to the size of the records."""
+    """Encodes a partition's fields up to the size of the records."""
     flexible = version >= 12
     if flexible and not part.slices and part.aborted is None:
         # The fast path: when a consumer reads many partitions, most are empty.
@@ -416,7 +416,8 @@ def _partition(index: int, part: Fetched, version: int) -> bytes:
 
 
 def _partition_tags(cached: CachedPartition, part: Fetched, hints: LeaderHints | None) -> bytes:
-    """The tags after the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag 1."""
+    """Encodes the tags after the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag
+    1."""
     leader = None if hints is None else hints.of(part.error, cached.key, cached.index)
     if part.diverging is None and leader is None:
         return b"\0"

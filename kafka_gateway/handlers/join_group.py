@@ -37,7 +37,7 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _long(request: Any, call: Call) -> Fields:
-    """Every coordinator refuses so many protocols, so the request does not wait."""
+    """Serves a request with very many protocols. Every coordinator refuses these, so the request does not wait."""
     protocols = [_protocol(each) async for each in call.each(request.protocols)]
     return _fields(await call.waiting(call.core.groups.join(_join(request, protocols, call), call.caller)), call)
 
@@ -68,7 +68,8 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _named(member_id: str, code: int) -> str:
-    """The member id in a refusal that did not come from a group. As in Kafka, only INVALID_GROUP_ID repeats the request's."""
+    """Returns the member id for a refusal that did not come from a group. As in Kafka, only INVALID_GROUP_ID repeats the
+    request's id."""
     return member_id if code == ErrorCode.INVALID_GROUP_ID else UNKNOWN_MEMBER
 
 

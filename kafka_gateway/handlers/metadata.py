@@ -65,7 +65,8 @@ def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]
 
 
 async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
-    """(names, ids) without duplicates, in order. If a topic has an id, names are ignored. Raises InvalidRequest."""
+    """Returns the names and the ids without duplicates, in order. If any topic has an id, all names are ignored. Raises
+    InvalidRequest."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
     async for topic in call.each(request.topics):

@@ -45,7 +45,7 @@ async def _of_groups(request: Any, call: Call) -> Fields:
             answer = await ended(_fetched(each, call, request.require_stable))
             count += 0 if isinstance(answer, Exception) else sum(len(topic.partitions) for topic in answer.topics)
             if count > OFFSETS_A_REQUEST:
-                raise PolicyViolation(f"the groups have more than {OFFSETS_A_REQUEST} offsets; ask for less at once")
+                raise PolicyViolation(f"the groups have more than {OFFSETS_A_REQUEST} offsets; send smaller requests")
             if each.topics is None:
                 whole[each.group_id] = answer
         answers.append(answer)
@@ -111,7 +111,7 @@ def _failed(call: Call, group: Any, code: int) -> Any:
 
 
 def _topics(done: OffsetsFetched, call: Call, plural: str) -> Iterator[Any]:
-    """`plural`: the schema's classes for many groups end in "s"."""
+    """Yields the answer's topics. `plural` is "s" in an answer for many groups, where the schema's classes end in "s"."""
     for topic in done.topics:
         if call.messages.version >= 10 and topic.topic_id is None:
             continue  # the topic is deleted, so it has no id

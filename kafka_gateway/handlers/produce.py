@@ -421,7 +421,7 @@ def _partition(
 
 
 def _faults(faults: Sequence[RecordFault], flexible: bool) -> bytes:
-    """The records at fault (KIP-467)."""
+    """Encodes the records at fault (KIP-467)."""
     out = [array_size(len(faults), flexible)]
     for index, message in faults:
         out += (_INDEX.pack(index), nullable_text(message.encode(), flexible), b"\0" if flexible else b"")

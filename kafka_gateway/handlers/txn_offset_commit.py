@@ -42,7 +42,7 @@ async def serve(request: Any, call: Call) -> Fields:
 
 
 def _commit(request: Any, version: int) -> TxnOffsetCommit:
-    """The commit without its topics."""
+    """Makes the commit without its topics."""
     return TxnOffsetCommit(
         request.group_id,
         ProducerTransaction(

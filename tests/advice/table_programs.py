@@ -30,7 +30,7 @@ REQUEST_ROWS = (
         GATEWAY + "handlers/test_fetch.py::test_a_session_learns_the_name_of_an_id_when_the_topic_is_there",
     ),
     row(
-        "split it into smaller requests$|ask for less at once$",
+        "split it into smaller requests$|send smaller requests$",
         REQUESTS + "a_change_that_is_too_large_must_be_split",
         GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
         SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",

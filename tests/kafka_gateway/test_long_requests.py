@@ -113,7 +113,7 @@ async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str
 def test_an_answer_ends_where_it_gets_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_gateway.message_writer.ANSWER_BYTES", 100_000)
     writing = Writing(Endless())
-    with pytest.raises(PolicyViolation, match="ask for less at once"):
+    with pytest.raises(PolicyViolation, match="send smaller requests"):
         for _ in range(101):
             writing.encoded(bytes(1000))
             writing.cut()
