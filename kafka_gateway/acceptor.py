@@ -104,7 +104,7 @@ class Acceptor:
                 self._epoll.modify(fd, select.EPOLLIN)
 
     def _pause(self, wait_s: float = 0) -> None:
-        """Pauses for `wait_s` seconds; if that is 0, until a connection closes or until the next sweep."""
+        """Stops accepting until a connection closes or until the next sweep, or for `wait_s` seconds if that is not 0."""
         if self._watched:
             self._watched = False
             for fd in self._listeners:

@@ -122,7 +122,7 @@ class Dispatcher:
 
     # --- turns --------------------------------------------------------------------------------------------------------
     def begin_turn(self) -> float:
-        """Returns the time at which the turn began, by the clock SECONDS."""
+        """Begins a turn. Returns the time of its beginning, by the clock SECONDS."""
         self._turns.begin()
         self.turn_began = began = SECONDS()
         return began

@@ -4,8 +4,9 @@ Pure: time and random numbers are arguments. The rules and the order of checks a
 requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.
 A client that misses an answer must start a new session with epoch 0.
 
-Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When all slots are taken, a
-session unused for EVICTION_MS is evicted; otherwise the smallest one older than that, if the new one is larger.
+Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When all slots are taken, a session
+unused for EVICTION_MS is evicted. Otherwise the smallest one that was in use for longer than that is evicted, if the new one is
+larger.
 
 Differences from Kafka: there is one cache instead of eight shards, and no privileged session (followers do not fetch here).
 Beyond the bound on partitions no session is created, and one that grows beyond it ends.
@@ -25,7 +26,8 @@ from storage_tiers.types import TopicId, TopicPartition
 
 #: `max.incremental.fetch.session.cache.slots` by default.
 SLOTS = 1000
-#: Least age at which a session is evicted for a new one. Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
+#: A new session may evict one that was unused for longer than this, or in use for longer. Kafka:
+#: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
 EVICTION_MS = 120_000
 #: Partitions in all sessions together, about 400 bytes each.
 PARTITIONS = 250_000

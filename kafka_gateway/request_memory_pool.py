@@ -30,9 +30,9 @@ class RequestMemoryPool:
         session.held_bytes = holds
 
     def connection_to_close(self, growing: GatewaySession, now: float) -> GatewaySession | None:
-        """The connection to close, or None while the pool has room. It is the largest holder among the connections of the
-        client address that holds most. Ties go to the one that is idle for longest, then to `growing`. If it were always
-        `growing`, or the largest connection, many requests that never complete would lock out all others."""
+        """Returns the connection to close, or None while the pool has room. This is the largest holder among the connections of
+        the client address that holds most. Ties go to the one that is idle for longest, then to `growing`. If the pool always
+        closed `growing`, or the largest connection, many requests that never complete would lock out all others."""
         if self.held_bytes > self.limit_bytes:
             self.reclaim(now)
         if self.held_bytes <= self.limit_bytes:

@@ -19,7 +19,7 @@ APART_S = 5.0
 
 
 class FencePatience:
-    """The refusals since the last change of the incarnation."""
+    """The latest run of refusals: under one incarnation, and at most APART_S apart."""
 
     def __init__(self) -> None:
         self._incarnation = -1

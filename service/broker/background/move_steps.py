@@ -1,6 +1,6 @@
 """Decides the next step of a partition's move from the view of its leader.
 
-    offload the tail -> wait for open transactions -> hold -> offload the rest -> hand over
+    wait for open transactions -> offload the tail -> hold -> offload the rest -> hand over
 
 Pure. Appends are refused while the log is held. So it is held only once little of it is missing in the bucket and no
 transaction is open. Nothing above the last stable offset is offloaded, so an open transaction would keep the log held until it
@@ -43,9 +43,10 @@ class MoveStep(Enum):
 
 
 class MoveView(NamedTuple):
-    """`tail_bytes` are missing in the bucket, which ends at `tier_end`. `waited_ms` is the time since the tail was first short
-    enough. `held_ms` is the time for which the log has been held, None if it is not held. `may_begin`: the log was compared
-    with the bucket, the bucket is not behind, and no loss of records is unsettled."""
+    """`tail_bytes` is the size of the segments that are not wholly in the bucket, which ends at `tier_end`. `waited_ms` is the
+    time since the move first had to wait. `held_ms` is the time for which the log has been held, None if it is not held.
+    `may_begin`: this node leads, the log was compared with the bucket, the bucket is not behind, and no loss of records is
+    unsettled."""
 
     may_begin: bool
     log_end: int

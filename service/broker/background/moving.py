@@ -152,7 +152,7 @@ class Moving:
         return True
 
     async def _until_moved(self, partition: Partition) -> None:
-        short_ms: int | None = None  # when the tail was first short enough
+        short_ms: int | None = None  # when the move first had to wait
         # After an unanswered consent the log is held already.
         held_ms = self._clock.steady_ms() if partition.phase is Phase.HANDING_OVER else None
         while (placed := self._placed(partition)) is not None:
@@ -201,7 +201,7 @@ class Moving:
         await self._tiering.seal([partition], wait=True, timeout_ms=timeout_ms)
 
     def _check_all_offloaded(self, partition: Partition) -> None:
-        """RequestTimedOut if the bucket ends below the log end although nothing is left to offload."""
+        """Raises RequestTimedOut if the bucket ends below the log end although nothing is left to offload."""
         hot, tier = partition.log.hot, partition.log.tier
         if hot.log_start_offset >= hot.end_offset > (0 if tier is None else tier.end):
             raise RequestTimedOut(

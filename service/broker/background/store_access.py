@@ -166,7 +166,7 @@ class StoreAccess:
         await self.look()
 
     def _changed(self, image: MetadataImage, _: object) -> None:
-        """Uses the incarnation under which the controller has claimed the store, perhaps again, from another process."""
+        """Uses the incarnation under which a controller in another process has claimed the store, perhaps again."""
         if image.incarnation == self._seen:
             return
         self._seen = image.incarnation

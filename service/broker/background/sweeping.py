@@ -66,7 +66,8 @@ class Sweeping:
         self._listed_at: float | None = None
         #: The key after which the current listing continues; None between two listings.
         self._after: str | None = None
-        #: Everything up to this store time has been examined, except in partitions that are behind.
+        #: Everything up to this store time has been examined. `_behind_ms` has the partitions with an earlier time of their
+        #: own.
         self._examined_ms = 0
         self._behind_ms: dict[Partition, int] = {}
         self._failed: set[Partition] = set()
@@ -104,7 +105,7 @@ class Sweeping:
 
     # --- objects never named ----------------------------------------------------------------------------------------
     async def _list(self) -> None:
-        """Continues the listing to its end, or until the store fails."""
+        """Begins or continues a listing, to its end or until the store fails."""
         assert self._client is not None
         try:
             if self._after is None:
@@ -142,7 +143,8 @@ class Sweeping:
                 self._failed.add(partition)
 
     def _by_partition(self, listed: Iterable[Listed]) -> Mapping[Partition, list[Listed]]:
-        """The keys not examined yet."""
+        """Groups keys that may not have been examined, and keys of manifests, by partition. Notes which partitions have a
+        manifest."""
         since_ms = min(self._behind_ms.values(), default=self._examined_ms)
         found: dict[Partition, list[Listed]] = {}
         for each in listed:
@@ -175,7 +177,8 @@ class Sweeping:
 
     # --- one partition ----------------------------------------------------------------------------------------------
     async def _sweep(self, partition: Partition, listed: tuple[Listed, ...], *, must_exist: bool = False) -> bool:
-        """Sweeps one partition. False if that failed, or if some objects are too young to judge, so that it is swept again."""
+        """Sweeps one partition. Returns False if it has to be swept again: that failed, or some objects are too young to
+        judge."""
         assert self._client is not None
         assert self._access is not None
         if self._access.writer is None or not self._access.is_open:

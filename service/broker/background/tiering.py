@@ -104,7 +104,7 @@ class Tiering:
             self._offloading.request(partition)
 
     async def kick_all(self, partitions: Iterable[Partition]) -> None:
-        """As `kick`, a few per turn of the event loop."""
+        """Does the same as `kick` for all partitions, a few per turn of the event loop."""
         async for some in slices(partitions, LOOKS_A_TURN):
             for partition in some:
                 self.kick(partition)
@@ -364,7 +364,7 @@ class Tiering:
         return manifest
 
     async def _producers(self, hot: HotLog, end: int) -> str:
-        """A file with the producers at exactly `end`, which flushing has usually written."""
+        """Returns the path of a file with the producers at exactly `end`. Flushing has usually written the file."""
         path = hot.reader.snapshot_path(end)
         if not await asyncio.get_running_loop().run_in_executor(None, is_sound, path):
             hot.reader.write_snapshot(end)

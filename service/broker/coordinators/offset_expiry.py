@@ -187,7 +187,8 @@ class OffsetExpiry:
                     del self._deleted[partition]
 
     def _forget(self, host: ShardHost[GroupShard], group_id: str) -> Iterator[bool]:
-        """Yields False if an open transaction prevents the removal of the rest."""
+        """Removes a group's offsets of deleted topics. Yields False where an open transaction prevents the removal of the
+        rest."""
         deleted = self._deleted
         if not host.look(lambda shard: shard.has_offset_of(group_id, deleted.keys())):
             yield True  # the common case, in a fraction of the time
