@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 #: Most commands of this broker in flight. With its two streams, they are all the calls that the controller accepts from it.
 MAX_COMMANDS = 62
-#: Seconds until a command's caller gets an error, retries included.
+#: Seconds for which a command is sent until it is answered, and for which its change is then awaited in this broker's image.
 COMMAND_TIMEOUT_S = 30.0
 #: Seconds between two heartbeats, and the timeout of an answer, after which the stream is abandoned.
 HEARTBEAT_S, ANSWER_TIMEOUT_S = 0.5, 5.0
@@ -62,7 +62,7 @@ class RemoteController:
         self.fenced = True
         #: Limits how long this broker may lead without an answer from its controller; expired until the broker has registered.
         self.lease = Lease(0)
-        #: The time of the last heartbeat sent, and whether it was the first of its stream.
+        #: The time of the last registration or heartbeat sent, and whether the heartbeat's stream has had no answer yet.
         self._sent_ms = 0
         self._is_first = True
         self._next = 0

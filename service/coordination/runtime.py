@@ -122,7 +122,7 @@ class ShardHost(Generic[State]):
         self._records: list[CoordinatorRecord] = []
         #: Answers that wait for records to be committed, each with the shard's `written` at the time of its decision.
         self._answers: deque[tuple[int, object, object]] = deque()
-        #: Requests whose answer is not decided yet.
+        #: Requests whose answer is not decided yet, and the waiters of `settled`.
         self._waiting: set[asyncio.Future[Any]] = set()
         #: The next tick, and the deadline for which it is planned.
         self._timer: asyncio.TimerHandle | None = None

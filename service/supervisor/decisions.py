@@ -2,9 +2,9 @@
 
     no process ── start ──> runs ── announced ──> serves ── ends ──> no process, for a growing pause ── start ──> …
 
-Invariants: brokers that need the controller start once the controller's broker serves, and get SIGTERM before it does. A broker
-that ends is started again, with back-off, whatever the others do. If a broker cannot run and has never served, its settings are
-wrong, and all brokers are stopped. A broker that does not stop within STOP_S after SIGTERM is killed.
+Invariants: brokers that need the controller start only after the controller's broker has served once, and get SIGTERM before it
+does. A broker that ends is started again, with back-off, whatever the others do. If a broker cannot run and has never served,
+its settings are wrong, and all brokers are stopped. A broker that does not stop within STOP_S after SIGTERM is killed.
 """
 
 from __future__ import annotations

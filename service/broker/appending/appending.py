@@ -138,7 +138,7 @@ class Appending:
     def append(
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
-        """The contract's `Log.append`."""
+        """Implements the contract's `Log.append`."""
         answers: list[Appended | LogError] = []
         delayed: _DelayedAnswers | None = None
         self.appended.batches += len(appends)

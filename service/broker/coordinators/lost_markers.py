@@ -45,8 +45,9 @@ class LostMarkers:
                 await self._restore(host, opened)
 
     async def _restore(self, host: ShardHost[TransactionShard], opened: OpenTransactions) -> None:
-        """If a partition refuses its marker, the next round tries again. No marker is lost if the transaction has ended since
-        the round began: the coordinator completes it once all its markers are committed."""
+        """Restores the lost markers of one shard. If a partition refuses its marker, the next round tries again. No marker is
+        lost if the transaction has ended since the round began: the coordinator completes it once all its markers are
+        committed."""
         for found in host.look(lambda shard: shard.outcomes.lost(opened)):
             markers = found._replace(partitions=[each for each in found.partitions if self._is_open(each, found)])
             refused = {each for each, _ in await self._markers.write_once(markers, self._epoch_of(host.partition))}

@@ -60,7 +60,8 @@ class _Examined:
     settled: frozenset[RecoveredEnd] = frozenset()
     known: frozenset[RecoveredEnd] = frozenset()
     fenced: tuple[str, ...] = ()
-    #: Those of `fenced` that have lost only the marker of a transaction. Its outcome is unknown, so it stays open.
+    #: The ids in `fenced` that have lost only the marker of a transaction. The transaction's outcome is unknown, so it stays
+    #: open.
     undecided: frozenset[str] = frozenset()
     seen: frozenset[RecoveredEnd] | None = None
 
@@ -103,7 +104,7 @@ class OutdatedTransactions:
         self._partitions = partitions
         self._scheduler = scheduler
         self._examined: dict[ShardHost[TransactionShard], _Examined] = {}
-        #: The losses of the last round. The object changes only when they do.
+        #: The losses of the last round. The object is replaced only when the losses change.
         self._seen: frozenset[RecoveredEnd] = frozenset()
 
     def loaded(self, host: ShardHost[TransactionShard]) -> None:

@@ -313,7 +313,7 @@ class DelayedFetch:
 
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, rechecks: FetchRechecks) -> Ready[Sequence[Fetched]]:
-    """The contract's `Log.fetch`. Counts the answer in `read`."""
+    """Implements the contract's `Log.fetch`. Counts the answer in `read`."""
     read.asked += len(fetch.partitions)
     taken = attempt(fetch, locate, is_first=True)
     if taken.ready or taken.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or not fetch.partitions:

@@ -113,8 +113,9 @@ class Assignment:
         self._listeners.append(listener)
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
-        """Runs at start. Sets aside the directories that belong to no topic of the image, then opens all partitions. Blocking.
-        If the image `may_be_older` than the directory, nothing is set aside, because a take-over finds directories by name.
+        """Runs at start. Removes the directories of deleted topics, sets aside those of topics that the image does not have,
+        and opens all partitions. Blocking. If the image `may_be_older` than the directory, nothing is set aside, because a
+        take-over finds directories by name.
 
         A partition that cannot be opened is held back without affecting others. Its callers get the error, its files and
         checkpoint entries stay, and `retry` opens it as this start would have."""

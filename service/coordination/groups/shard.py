@@ -122,7 +122,8 @@ class GroupShard:
         self._later: list[tuple[int, str, bytes | None, int]] = []
 
     def __del__(self) -> None:
-        # The steps refer to the object that keeps them, and their memory is released with the last reference.
+        # The steps refer to the object that keeps them. Without this cycle the shard's memory is released with its last
+        # reference.
         self._unfinished.groups.clear()
 
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:

@@ -78,7 +78,7 @@ _Opened = dict[tuple[str, int | None], _Views]
 
 class _BucketLog(NamedTuple):
     """The log in the manifest of `commit`. `cleaned_to` is 0 if it is not known. `opened` holds the segments of the last
-    MAX_OPENED pages that plans had to read."""
+    MAX_OPENED pages that plans had to read, or the segments' sums."""
 
     line: str
     commit: int
@@ -109,7 +109,8 @@ class ColdCleaning:
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def plan(self, partition: Partition, now_ms: int, limits: CleaningLimits) -> CleaningPlan | None:
-        """None if nothing is dirty. LogError if the manifest cannot be read."""
+        """Plans a cleaning. Returns None if nothing is dirty, or nothing may be cleaned now. LogError if the manifest cannot be
+        read."""
         if self._views >= VIEWS_A_TURN:
             self._views = 0
             await asyncio.sleep(0)
@@ -171,7 +172,8 @@ class ColdCleaning:
             del self._known[hot]
 
     async def _current_log(self, partition: Partition) -> _BucketLog | None:
-        """The log in the current manifest; None while it must not be changed."""
+        """Returns the log in the current manifest. Returns None while the log must not be changed, if it has too few segments
+        to clean, or if it has pages of level 1."""
         hot, tier = partition.log.hot, partition.log.tier
         may_write = (
             self._access.is_open
