@@ -52,7 +52,7 @@ def current(image: MetadataImage, name: str) -> int:
 
 
 def newest() -> tuple[pb.MetadataRecord, ...]:
-    """A new cluster's levels."""
+    """Returns the records of a new cluster's levels: the highest of each feature."""
     return tuple(_record(name, levels.highest) for name, levels in SUPPORTED.items() if levels.highest > 0)
 
 

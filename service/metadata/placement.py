@@ -19,7 +19,7 @@ def place(
     """Returns the replicas of each of `count` partitions from `first_partition` on, the preferred leader first. Brokers that
     may not lead get no replicas.
 
-    Raises InvalidReplicationFactor, in Kafka's words, if there are fewer brokers than replicas.
+    Raises InvalidReplicationFactor, in Kafka's words, if no broker may lead, or there are fewer brokers than replicas.
     """
     registered, brokers = len(brokers), [broker for broker in brokers if broker.may_lead]
     if not brokers:

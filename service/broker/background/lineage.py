@@ -147,7 +147,8 @@ class StoreLineage:
         return error
 
     def begin_all(self, partitions: Iterable[Partition], error: StoreBehind) -> None:
-        """Calls `begin` for the partitions of a topic whose file went backwards. Skips partitions that have no manifest."""
+        """Calls `begin` for the partitions of a topic whose file went backwards. Skips those that are not tiered and have no
+        manifest."""
         for partition in partitions:
             if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
                 self.begin(partition, error)

@@ -80,7 +80,8 @@ class DirectoryIdentities:
             return
 
     async def save(self, partitions: Sequence[Partition], unopened: Collection[TopicPartition], turn: Turn) -> None:
-        """Writes the identities durably if any changed. `unopened` partitions keep theirs. OSError if the disk refuses."""
+        """Writes the identities durably if any changed. `unopened` partitions keep theirs. If the file was damaged, it is not
+        written before all partitions are opened and compared. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
         waits = bool(unopened)
         try:
