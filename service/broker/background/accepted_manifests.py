@@ -147,6 +147,6 @@ def say_committed(partition: Partition, manifest: Manifest, before: ManifestSumm
 
 
 def _check_exists(partition: Partition) -> None:
-    """UnknownTopicOrPartition if the topic is gone."""
+    """Raises UnknownTopicOrPartition if the topic is gone."""
     if partition.deleted:
         partition.check_readable()

@@ -78,8 +78,8 @@ class InternalTopic:
         return None if topic is None else partition_of(key, len(topic.partitions))
 
     async def coordinator(self, key: str) -> int:
-        """The id of the broker that leads the partition of `key`. CoordinatorNotAvailable if none does, and while the topic is
-        being created; InvalidRequest for a key that no record can hold."""
+        """Returns the id of the broker that leads the partition of `key`. Begins to create the topic if it is missing. Raises
+        CoordinatorNotAvailable until a broker leads the partition, and InvalidRequest for a key that no record can hold."""
         check_key(key)
         topic = self._metadata.image.topic(self.name)
         if topic is None:

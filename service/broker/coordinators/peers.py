@@ -67,7 +67,8 @@ class Peers:
     async def write_markers(
         self, broker_id: int, markers: Markers, coordinator_epoch: int
     ) -> Sequence[tuple[TopicPartition, LogError]]:
-        """Returns the partitions that have no committed marker, each with its error; all if the broker does not answer."""
+        """Has that broker write the markers. Returns the partitions that have no committed marker, each with its error: all of
+        them if the broker does not answer."""
         try:
             return await self.transactions(broker_id).write_markers(markers, coordinator_epoch, _BROKER)
         except LogError as error:

@@ -204,7 +204,7 @@ class CommittedOffsets:
                 yield partition, _value(entry), _record_number(entry)
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has an offset of the partition, or one whose marker is not committed yet."""
+        """Whether an open transaction has an offset of the partition, or an ended one whose marker is not committed yet."""
         return self.is_open(group, partition) or (group, partition) in self._ending
 
     def is_open(self, group: str, partition: TopicPartition) -> bool:

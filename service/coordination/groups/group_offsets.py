@@ -353,8 +353,9 @@ class GroupOffsets:
         outcome: Outcome,
     ) -> None:
         """Adds tombstones of the offsets whose retention has ended (KIP-211). Retention starts with the commit if the group
-        never had members, or is not subscribed to the topic. For an empty group it starts when the group became empty, or with
-        a later commit. Unlike this, Kafka drops an offset that an administrator sets on a group that has long been empty."""
+        never had members, or is stable and not subscribed to the topic. For an empty group it starts when the group became
+        empty, or with a later commit. A commit's own expiry comes first. Unlike this, Kafka drops an offset that an
+        administrator sets on a group that has long been empty."""
         retention = self.settings.retention_ms
         topics = _subscribed(group)
         for partition in partitions:

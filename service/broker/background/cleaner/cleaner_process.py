@@ -39,11 +39,11 @@ class CleanerProcess:
     async def run(
         self, request: CleaningRequest, fetch_segment: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
-        """The cleaner's answers. The cleaner writes the next group of segments while the caller swaps the files of the last
-        one, and waits before the group after that. An answer comes at least every BEAT_S, so that the caller can end a slow
-        cleaning. `fetch_segment` fetches the remote segment that begins at an offset, and returns its file, which the cleaner
-        removes. Raises StorageError if the process cannot be started or ends, and the errors that it reports. The caller calls
-        `end` after any error, and if it leaves before the last answer."""
+        """Sends the request and yields the cleaner's answers. The cleaner writes the next group of segments while the caller
+        swaps the files of the last one, and waits before the group after that. An answer comes at least every BEAT_S, so that
+        the caller can end a slow cleaning. `fetch_segment` fetches the remote segment that begins at an offset, and returns its
+        file, which the cleaner removes. Raises StorageError if the process cannot be started or ends, and the errors that it
+        reports. The caller calls `end` after any error, and if it leaves before the last answer."""
         if self._process is None:
             await self._start()
         self._writer.write(await asyncio.to_thread(encode_request, request))
