@@ -321,7 +321,7 @@ class GatewayServer:
             self._loop.call_soon(self._take_resuming)
 
     def _take_resuming(self) -> None:
-        """Takes requests for which the last turns had no time."""
+        """Takes requests that could not start when they arrived, or for which the last turns had no time."""
         self._resume_scheduled = False
         now = began = self._dispatcher.begin_turn()
         resuming = self._resuming

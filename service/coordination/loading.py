@@ -51,7 +51,7 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
 
 
 async def _load_records(shard: Shard, records: Replayed, turn: Turn, watermark: int, now_ms: int) -> int:
-    """Returns the number of committed records among these."""
+    """Loads the records. Returns the number of committed ones among them."""
     committed, producer_id = 0, records.producer_id
     rows = zip(records.offsets, records.keys, records.values, records.times, strict=True)
     for number, (offset, key, value, written_ms) in enumerate(rows, 1):

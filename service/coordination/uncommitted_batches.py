@@ -34,7 +34,7 @@ class UncommittedBatches:
         self._scheduler = scheduler
         self._committed = committed
         self._failed = failed
-        #: The shard's `written` after each batch. It stays the same deque.
+        #: The shard's `written` after each batch, and the batch's future. The deque is never replaced.
         self.batches: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: The number of the shard's records that were reported.
         self._reported = 0

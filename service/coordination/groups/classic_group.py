@@ -109,7 +109,7 @@ class Member:
         self.is_new = False
         self.join_waiter: object | None = None
         self.sync_waiter: object | None = None
-        #: The time in ms at which the member is removed unless it sends a heartbeat; its group sets it.
+        #: The timer that removes the member unless it sends a heartbeat; `Rebalancing` sets it.
         self.session: Timer | None = None
 
     def rename(self, member_id: str) -> None:
@@ -277,7 +277,7 @@ class ClassicGroup:
         return self.joining == len(self.members) and not self.pending_joins
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begins the next generation, whose members are those that have joined."""
+        """Begins the next generation with the present members; without members the group becomes empty."""
         self.generation += 1
         if self.members:
             self.protocol = self.selected_protocol()
