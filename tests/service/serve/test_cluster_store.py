@@ -87,9 +87,9 @@ def test_each_broker_offloads_what_it_leads(cluster: Cluster) -> None:
     behind = Consumer({"bootstrap.servers": cluster.nodes[2].kafka, "group.id": "behind"})
     behind.commit(offsets=[TopicPartition("t", number, 40) for number in range(PARTITIONS)], asynchronous=False)
     behind.close()
-    shown = tidelog("group", "describe", "behind", "--json", "-b", cluster.nodes[1].kafka)
-    assert shown.code == 0, shown.err
-    assert [row["in_bucket"] for row in shown.json["partitions"]] == [60] * PARTITIONS, "whichever broker leads it"
+    described = tidelog("group", "describe", "behind", "--json", "-b", cluster.nodes[1].kafka)
+    assert described.code == 0, shown.err
+    assert [row["in_bucket"] for row in described.json["partitions"]] == [60] * PARTITIONS, "whichever broker leads it"
 
 
 def test_brokers_write_under_the_next_claim_of_their_controller(cluster: Cluster) -> None:
