@@ -88,7 +88,7 @@ def test_each_broker_offloads_what_it_leads(cluster: Cluster) -> None:
     behind.commit(offsets=[TopicPartition("t", number, 40) for number in range(PARTITIONS)], asynchronous=False)
     behind.close()
     described = tidelog("group", "describe", "behind", "--json", "-b", cluster.nodes[1].kafka)
-    assert described.code == 0, shown.err
+    assert described.code == 0, described.err
     assert [row["in_bucket"] for row in described.json["partitions"]] == [60] * PARTITIONS, "whichever broker leads it"
 
 
