@@ -37,7 +37,7 @@ REASONS = {
     "one-replica": "there is no replication: internal topics have one replica, whatever the factor",
     "own-metadata": "the metadata log is one file in tidelog's own format, rewritten as a snapshot as it grows",
     "own-plugin": (
-        "the object store is chosen by the node's own setting `store`, and the manifests in it take the place of Kafka's "
+        "the object store is chosen by the node's own setting `store`, and the manifests in it replace Kafka's "
         "remote log metadata"
     ),
     "own-tier": "one tier process does all object store work, within its own bounds",
