@@ -28,7 +28,10 @@ class Lease:
         """Extends the lease after the heartbeat sent at `since_ms` was answered or found the controller away."""
         self.until_ms = max(self.until_ms, since_ms + session_ms)
 
+    def is_over(self, now_ms: int) -> bool:
+        return now_ms >= self.until_ms
+
     def check(self, now_ms: int) -> None:
-        """Raises NotLeader if the lease has expired."""
+        """Raises NotLeader if the lease is over."""
         if now_ms >= self.until_ms:
             raise NotLeader("this broker was paused and needs an answer from its controller first; refresh metadata")

@@ -291,22 +291,21 @@ class Partition:
         if header.size < WRITTEN_BY_THREAD:
             return self.append_validated(batch, header, stamped)
         now_ms = self._clock.steady_ms()
-        if header.producer_id != NO_PRODUCER_ID:
-            duplicate = self._check_producer(header, now_ms)
-            if duplicate is not None:
-                return duplicate
+        self._lease.check(now_ms)
+        if header.producer_id != NO_PRODUCER_ID and (known := self._check_producer(header, now_ms)) is not None:
+            return known
         return self.log.hot.appender.begin_write(batch, header, now_ms=now_ms)
 
     def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends a batch that a thread has written; writes all of it here if that write was stopped."""
-        hot = self.log.hot
-        if self.write_error is not None:
+        hot, now_ms = self.log.hot, self._clock.steady_ms()
+        if self.write_error is not None or self._lease.is_over(now_ms):
             self.give_up(write)
         self.check_writable()
+        self._lease.check(now_ms)
         if not hot.appender.is_writing(write):
             return self.append_validated(batch, header, stamped)
-        epoch, now_ms = self.state.leader_epoch, self._clock.steady_ms()
-        base = hot.appender.finish_write(write, batch, header, leader_epoch=epoch, now_ms=now_ms)
+        base = hot.appender.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, header, stamped)
 
     def give_up(self, write: BatchWrite) -> None:

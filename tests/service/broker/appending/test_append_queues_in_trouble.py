@@ -14,7 +14,8 @@ from grpc_api.contract.log import Append, Appended
 from service.broker.appending.append_queues import AppendQueues
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.validating import INFLATED_AT_ONCE
-from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
+from service.lifecycle.lease import FOREVER, Lease
+from storage_tiers.errors import LeaderNotAvailable, LogError, NotLeader, RequestTimedOut, StorageError
 from storage_tiers.hot.appending import Appender
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.records.batch import BatchHeader
@@ -195,3 +196,32 @@ async def test_a_request_is_answered_when_the_last_of_its_batches_is(
     assert not answering.done()
     gate.open.set()
     assert [type(answer) for answer in await answering] == [Appended, Appended]
+
+
+def lease_of(node: Running) -> Lease:
+    return node.node.broker.partitions.get(PLAIN)._lease
+
+
+async def test_no_batch_of_any_size_is_appended_after_the_lease(node: Running, slow: None) -> None:
+    """The larger one would be written by a thread."""
+    lease_of(node).until_ms = 0
+    for value in (b"small", LARGER):
+        answered = node.log.append([Append(PLAIN, memoryview(batch(value)))])
+        (refused,) = answered if isinstance(answered, list) else await answered  # type: ignore[misc]
+        assert isinstance(refused, NotLeader)
+    hot = hot_of(node)
+    assert (hot.end_offset, os.path.getsize(hot.segments()[-1].path)) == (0, 0)
+
+
+async def test_a_batch_is_refused_if_the_lease_ends_while_it_is_written(node: Running, held: ThreadGate) -> None:
+    sent = [send(node, LARGER, topic="plain") for _ in range(2)]
+    await until(lambda: held.waiting == 1)
+    lease_of(node).until_ms = 0
+    held.open.set()
+    assert [type((await each)[0]) for each in sent] == [NotLeader] * 2
+    hot = hot_of(node)
+    assert hot.appender._write is None, "the batch is cancelled"
+    assert (hot.end_offset, os.path.getsize(hot.segments()[-1].path)) == (0, 0)
+    lease_of(node).until_ms = FOREVER
+    assert (await send(node, LARGER, topic="plain"))[0].base_offset == 0  # type: ignore[union-attr]
+    assert await plain_values(node) == [LARGER]
