@@ -188,6 +188,10 @@ def records(
                 endpoints=endpoint_records(broker.endpoints),
             )
         )
+    # Processes of brokers that the take-over drops may be paused, and may not pass for a later registration of their ids.
+    known_epoch = max((each.broker_epoch for each in before.brokers.values()), default=0)
+    floor = max(known_epoch, before.gone_broker_epoch) + EPOCH_GAP
+    yield pb.MetadataRecord(gone_brokers=pb.GoneBrokersRecord(highest_epoch=floor))
     for topic in found.live:
         yield pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic.topic_id))
         for number in range(topic.partitions):

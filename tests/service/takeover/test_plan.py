@@ -10,8 +10,9 @@ from immutables import Map
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata.image import MetadataImage
-from service.metadata.parts import DeletingTopic, PartitionImage, TopicImage
+from service.metadata.parts import BrokerImage, DeletingTopic, PartitionImage, TopicImage
 from service.metadata.planner import PRODUCER_ID_GAP
+from service.metadata.registrations import register
 from service.takeover.plan import (
     EPOCH_GAP,
     Claimed,
@@ -153,3 +154,23 @@ def test_epochs_and_producer_ids_begin_far_above_all_that_is_known() -> None:
     assert image.topic_config("t") == {"retention.ms": "2"}
     assert least_epoch(snapshot, A, 1) == 7
     assert least_epoch(snapshot, A, 2) == least_epoch(None, A, 0) == -1
+
+
+@pytest.mark.parametrize(
+    ("brokers", "removed", "floor"),
+    [
+        pytest.param({1: 3, 2: 7}, 5, 7, id="a broker that the take-over drops has the highest epoch"),
+        pytest.param({1: 3, 2: 4}, 9, 9, id="a broker that was removed before has it"),
+        pytest.param({}, 0, 0, id="no broker is known"),
+    ],
+)
+def test_a_broker_that_registers_later_has_an_epoch_of_no_process_of_the_old_cluster(
+    brokers: Mapping[int, int], removed: int, floor: int
+) -> None:
+    registered = {number: BrokerImage(number, epoch, b"disk", (), None) for number, epoch in brokers.items()}
+    snapshot = replace(known(A), brokers=registered, gone_broker_epoch=removed)
+    claimed = {(A, 0): Claimed(7, 0, 5, 0)}
+    image = MetadataImage(cluster_id="c").apply_batch(records(snapshot, inventory(snapshot, []), claimed, node_id=1))
+    assert set(image.brokers) == set(brokers) & {1}, "the others are no part of the new cluster"
+    assert image.gone_broker_epoch == floor + EPOCH_GAP
+    assert register(image, 2, b"disk", (), None).broker_epoch == floor + EPOCH_GAP + 1
