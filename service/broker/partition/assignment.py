@@ -29,6 +29,7 @@ from itertools import islice
 from typing import Protocol
 
 from grpc_api.contract.topics import Resource, ResourceKind
+from service.broker.partition.older_epochs import is_older, refuses
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
@@ -232,11 +233,15 @@ class Assignment:
             known = self._partitions.find(key)
             if self._node_id not in placed.replicas:
                 self._send_elsewhere(topic, key, known)
-            elif known is not None and known.phase is not Phase.OPENING and placed.leader != self._node_id:
+            elif known is not None and known.phase is not Phase.OPENING:
                 self._follow(known, placed)
 
     def _follow(self, partition: Partition, placed: PartitionImage) -> None:
-        if partition.leads or partition.state.leader_epoch != placed.leader_epoch:
+        """Does nothing if this node leads, unless the leader epoch has fallen."""
+        is_news = partition.leads or partition.state.leader_epoch != placed.leader_epoch
+        if refuses(partition, placed, self._troubles):
+            self._has_lost(partition)
+        elif is_news and placed.leader != self._node_id:
             partition.follow(placed.leader_epoch, placed.leader)
             self._has_lost(partition)
 
@@ -251,7 +256,7 @@ class Assignment:
             known = self._partitions.find(key)
             if known is None:
                 self._wanted[topic.topic_id, placed.index] = key
-            elif known.phase is not Phase.OPENING and placed.leader == self._node_id:
+            elif known.phase is not Phase.OPENING and placed.leader == self._node_id and not is_older(known, placed):
                 self._lead(known, placed, min_in_sync)
 
     def _lead(self, partition: Partition, placed: PartitionImage, min_in_sync: int) -> None:
