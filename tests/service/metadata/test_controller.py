@@ -18,8 +18,10 @@ from service.metadata.commands import (
     DeleteTopic,
     FenceBroker,
     ForgetTopic,
+    HandOver,
     PlacedTopic,
     ProducerIdBlock,
+    Reassign,
     RegisterBroker,
 )
 from service.metadata.controller import MAX_UNCONFIRMED_COMMANDS, CommandAnswer, CommandOrigin, Controller
@@ -74,6 +76,22 @@ async def test_a_repeated_command_is_answered_and_not_done_again(tmp_path: Path)
     async with opened(tmp_path) as (controller, log):
         assert (await controller.answer(DeleteTopic("t"), number(2))).result == first.result
         assert log.image.topic_ids["t"] == topic_id(2), "also after a restart of the controller"
+
+
+async def test_a_repeated_consent_is_not_refused_after_it_was_carried_out(tmp_path: Path) -> None:
+    """A leader takes InvalidRequest and InvalidReplicaAssignment for the proof that its consent had no effect."""
+    async with opened(tmp_path) as (_, log):
+        controller = Controller(log, Resolver({}, node_id=100, has_store=True))
+        configs = {"remote.storage.enable": "true"}
+        await controller.execute(CreateTopic(NewTopic("t", -1, -1, configs, {0: [1]}), topic_id(1)))
+        await controller.execute(Reassign("t", 0, (2,)))
+        placed = log.image.topics[topic_id(1)].partitions[0]
+        consent = HandOver(topic_id(1), 0, 1, 1, placed.leader_epoch, placed.partition_epoch, 70)
+        await controller.answer(consent, number(5))
+        await controller.execute(FenceBroker(2, 1))
+        await controller.answer(consent, number(5, answered_below=5))
+        with pytest.raises(InvalidRequest, match="has changed"):
+            await controller.answer(consent, number(6))
 
 
 async def test_a_command_that_waits_for_the_disk_is_answered_to_all_that_sent_it(tmp_path: Path) -> None:
