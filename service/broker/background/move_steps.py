@@ -38,14 +38,15 @@ class MoveStep(Enum):
     FINISH = "finish"
     #: Everything is in the bucket: consent to the new leader.
     HAND_OVER = "hand over"
-    #: The attempt takes too long: serve as before, and try again later.
+    #: The attempt takes too long, or the bucket went backwards: serve as before, and try again later.
     GIVE_UP = "later"
 
 
 class MoveView(NamedTuple):
     """`tail_bytes` is the size of the segments that are not wholly in the bucket, which ends at `tier_end`. `waited_ms` is the
-    time since the move first had to wait. `held_ms` is the time for which the log has been held, None if it is not held.
-    `may_begin`: this node leads, the log was compared with the bucket, the bucket is not behind, and no loss of records is
+    time since an open transaction was first in the way. `drained_ms` is the time for which new transactions have been refused,
+    and `held_ms` the time for which the log has been held; None if they are not refused, or it is not held. `may_begin`: this
+    node leads and its disk works, the log was compared with the bucket, the bucket is not behind, and no loss of records is
     unsettled."""
 
     may_begin: bool
@@ -54,6 +55,7 @@ class MoveView(NamedTuple):
     tail_bytes: int
     in_transaction: bool
     waited_ms: int
+    drained_ms: int | None
     held_ms: int | None
 
 
@@ -65,7 +67,7 @@ def next_step(view: MoveView) -> MoveStep:
     if not view.may_begin:
         return MoveStep.WAIT
     if view.in_transaction:
-        if view.waited_ms > DRAIN_AFTER_MS + DRAIN_LIMIT_MS:
-            return MoveStep.GIVE_UP
+        if view.drained_ms is not None:
+            return MoveStep.GIVE_UP if view.drained_ms > DRAIN_LIMIT_MS else MoveStep.DRAIN
         return MoveStep.DRAIN if view.waited_ms > DRAIN_AFTER_MS else MoveStep.WAIT
     return MoveStep.OFFLOAD if view.tail_bytes > HELD_TAIL_BYTES else MoveStep.HOLD

@@ -4,9 +4,10 @@ The leader offloads its log while it serves. Then it holds the log: it refuses a
 with its consent to the new leader. The new leader begins at the log end, which the metadata have, with the producers and epochs
 that the bucket has.
 
-Invariant: after a consent with an unknown outcome, the log stays held, because the target may lead already. It is released when
-the metadata show the outcome: the end of this leadership, or a later partition epoch. Every acknowledged record is in the
-bucket when the target begins.
+Invariants: after a consent with an unknown outcome, the log stays held, because the target may lead already. It is released
+when the metadata show the outcome: the end of this leadership, or a later partition epoch. If such a move cannot be completed,
+it is cancelled, which makes a later epoch. Every acknowledged record is in the bucket when the target begins. A move that waits
+has no slot, so partitions that cannot move do not delay others.
 
 Not promised: moves of partitions that are not tiered, which the controller refuses.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from service.broker.background.move_steps import HOLD_LIMIT_MS, MoveStep, MoveView, next_step
 from service.broker.background.partition_work import PartitionWork
@@ -29,28 +31,41 @@ from service.metadata.following import Metadata
 from service.metadata.image import MetadataImage
 from service.metadata.parts import NO_LEADER, Changes, PartitionImage
 from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import (
-    BrokerNotRegistered,
+    Advice,
     InvalidReplicaAssignment,
     InvalidRequest,
     LogError,
     NoReassignmentInProgress,
     NotEnoughReplicas,
     RequestTimedOut,
-    StaleBrokerEpoch,
 )
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Partitions that a broker hands over at the same time.
-MAX_MOVES = 4
-#: Seconds between two checks of a move that waits.
+#: Partitions that a broker hands over at the same time, and partitions that refuse new transactions at the same time.
+MAX_MOVES, MAX_DRAINS = 4, 4
+#: Seconds between two checks of a move that waits for an open transaction.
 LOOK_S = 0.1
+#: The same for a move that cannot begin: thousands may wait, some of them for days.
+LOOKS = BackoffSettings(LOOK_S, 1.0)
 OFFLOAD_TIMEOUT_MS = 60_000
-#: Answers of the controller that prove that the consent has no effect.
-REFUSALS = (InvalidRequest, InvalidReplicaAssignment, StaleBrokerEpoch, BrokerNotRegistered)
+#: Answers of the controller that prove that the consent has no effect. Errors about the broker's registration prove nothing:
+#: the controller checks it first, even when a command comes again that was carried out.
+REFUSALS = (InvalidRequest, InvalidReplicaAssignment)
+
+
+@dataclass(slots=True)
+class Since:
+    """Times of one attempt to move a partition, None before. `open_ms`: an open transaction was first in the way. `drained_ms`:
+    new transactions are refused. `held_ms`: the log is held, or was when the attempt began."""
+
+    open_ms: int | None = None
+    drained_ms: int | None = None
+    held_ms: int | None = None
 
 
 class Moving:
@@ -74,8 +89,10 @@ class Moving:
         self._commands = commands
         self._node_id = node_id
         self._clock = clock
+        self._rng = rng
         self._work = PartitionWork("moving", self._move, clock=clock, rng=rng, on_fatal=on_fatal)
         self._slots = asyncio.Semaphore(MAX_MOVES)
+        self._drain_slots = asyncio.Semaphore(MAX_DRAINS)
         #: Partitions with a consent whose outcome is not known, and the partition epoch that it names.
         self._unanswered: dict[Partition, int] = {}
         metadata.subscribe(self._changed)
@@ -129,16 +146,15 @@ class Moving:
         return placed if placed.adding and placed.leader == self._node_id else None
 
     async def _move(self, partition: Partition) -> None:
-        async with self._slots:
-            try:
-                await self._until_moved(partition)
-            except LogError:
+        try:
+            await self._until_moved(partition)
+        except LogError as error:
+            if error.advice is not Advice.STOP:  # as that ends the node, without a back-off
                 self._work.request(partition)  # runs after the back-off of the failure
-                raise
-            finally:
-                partition.verifications.refusal = None
-                if self._may_release(partition):
-                    partition.release()
+            raise
+        finally:
+            if self._may_release(partition):
+                partition.release()
 
     def _may_release(self, partition: Partition) -> bool:
         """Whether no consent can still take effect: each was refused, or the metadata have a later partition epoch."""
@@ -152,49 +168,90 @@ class Moving:
         return True
 
     async def _until_moved(self, partition: Partition) -> None:
-        short_ms: int | None = None  # when the move first had to wait
-        # After an unanswered consent the log is held already.
-        held_ms = self._clock.steady_ms() if partition.phase is Phase.HANDING_OVER else None
-        while (placed := self._placed(partition)) is not None:
-            now = self._clock.steady_ms()
-            step = next_step(self._view(partition, 0 if short_ms is None else now - short_ms, held_ms))
-            if step is MoveStep.OFFLOAD:
-                await self._offload(partition, OFFLOAD_TIMEOUT_MS)
-            elif step is MoveStep.HOLD:
-                partition.hold()
-                held_ms = now
-            elif step is MoveStep.FINISH:
-                await self._offload(partition, HOLD_LIMIT_MS)
-                self._check_all_offloaded(partition)
-            elif step is MoveStep.HAND_OVER:
-                await self._hand_over(partition, placed)
-            elif step is MoveStep.GIVE_UP:
-                raise RequestTimedOut(f"{partition.partition} cannot be handed over yet; it is tried again")
-            else:
-                short_ms = now if short_ms is None else short_ms
-                if step is MoveStep.DRAIN and partition.verifications.refusal is None:
-                    partition.verifications.refusal = NotEnoughReplicas(
-                        f"{partition.partition} moves to another broker once its open transactions have ended; retry"
-                    )
-                if not self._tiering.has_compared(partition):
-                    self._tiering.kick(partition)  # without an offload the partition may not have been compared yet
-                await self._clock.sleep(LOOK_S)
+        since = Since()
+        if partition.phase is Phase.HANDING_OVER:
+            # After an unanswered consent. Its clients do not wait for other moves.
+            since.held_ms = self._clock.steady_ms()
+            await self._proceed(partition, since, may_drain=False)
+        while (step := await self._until_ready(partition, since)) is not None:
+            # A move that refuses transactions has a slot of its own to its end, so that it does not refuse them in a queue.
+            may_drain = step is MoveStep.DRAIN
+            async with self._drain_slots if may_drain else self._slots:
+                await self._proceed(partition, since, may_drain=may_drain)
 
-    def _view(self, partition: Partition, waited_ms: int, held_ms: int | None) -> MoveView:
-        hot, tier = partition.log.hot, partition.log.tier
+    async def _until_ready(self, partition: Partition, since: Since) -> MoveStep | None:
+        """The next step that is not to wait; None if the partition does not move."""
+        looks = Backoff(LOOKS, self._rng)
+        while self._placed(partition) is not None:
+            view = self._view(partition, since)
+            step = next_step(view)
+            if step is not MoveStep.WAIT:
+                return step
+            if not self._tiering.has_compared(partition):
+                self._tiering.kick(partition)  # without an offload the partition may not have been compared yet
+            await self._clock.sleep(LOOK_S if view.may_begin else looks.next_delay())
+        return None
+
+    async def _proceed(self, partition: Partition, since: Since, *, may_drain: bool) -> None:
+        """Takes steps until the move has to wait without a slot, or has ended."""
+        try:
+            while (placed := self._placed(partition)) is not None:
+                step = next_step(self._view(partition, since))
+                if step is MoveStep.WAIT or (step is MoveStep.DRAIN and not may_drain):
+                    return
+                await self._take(step, partition, placed, since)
+        finally:
+            partition.verifications.refusal = since.drained_ms = None
+
+    async def _take(self, step: MoveStep, partition: Partition, placed: PartitionImage, since: Since) -> None:
+        if step is MoveStep.OFFLOAD:
+            await self._offload(partition, OFFLOAD_TIMEOUT_MS)
+        elif step is MoveStep.DRAIN:
+            if since.drained_ms is None:
+                since.drained_ms = self._clock.steady_ms()
+                partition.verifications.refusal = NotEnoughReplicas(
+                    f"{partition.partition} moves to another broker once its open transactions have ended; retry"
+                )
+            await self._clock.sleep(LOOK_S)
+        elif step is MoveStep.HOLD:
+            partition.hold()
+            since.held_ms = self._clock.steady_ms()
+        elif step is MoveStep.FINISH:
+            await self._offload(partition, HOLD_LIMIT_MS)
+            self._check_all_offloaded(partition)
+        elif step is MoveStep.HAND_OVER:
+            await self._hand_over(partition, placed)
+        else:
+            await self._give_up(partition)
+
+    async def _give_up(self, partition: Partition) -> None:
+        if partition in self._unanswered:
+            await self._cancel(partition)
+        if self._placed(partition) is not None:
+            raise RequestTimedOut(f"{partition.partition} cannot be handed over yet; it is tried again")
+
+    def _view(self, partition: Partition, since: Since) -> MoveView:
+        hot, tier, now = partition.log.hot, partition.log.tier, self._clock.steady_ms()
         tier_end = 0 if tier is None else tier.end
         is_held = partition.phase is Phase.HANDING_OVER
-        return MoveView(
-            may_begin=(is_held or partition.phase is Phase.LEADING)
+        in_transaction = hot.end.producers.first_unstable_offset is not None
+        may_begin = (
+            (is_held or partition.phase is Phase.LEADING)
             and partition not in self._tiering.lineage
             and self._tiering.has_compared(partition)
-            and partition.recovered_end is None,
+            and partition.recovered_end is None
+        )
+        if may_begin and in_transaction and since.open_ms is None:
+            since.open_ms = now
+        return MoveView(
+            may_begin=may_begin,
             log_end=hot.end_offset,
             tier_end=tier_end,
             tail_bytes=sum(each.size_bytes for each in hot.segments() if each.end > tier_end),
-            in_transaction=hot.end.producers.first_unstable_offset is not None,
-            waited_ms=waited_ms,
-            held_ms=self._clock.steady_ms() - held_ms if is_held and held_ms is not None else None,
+            in_transaction=in_transaction,
+            waited_ms=0 if since.open_ms is None else now - since.open_ms,
+            drained_ms=None if since.drained_ms is None else now - since.drained_ms,
+            held_ms=now - since.held_ms if is_held and since.held_ms is not None else None,
         )
 
     async def _offload(self, partition: Partition, timeout_ms: int) -> None:
@@ -236,8 +293,11 @@ class Moving:
     async def _cancel(self, partition: Partition) -> None:
         """Cancels the move. An earlier consent that may still be in flight is void then, because it names an earlier partition
         epoch. If there is no move to cancel, that consent may have ended it, and this node's metadata will show it."""
+        topic, index = partition.partition
+        if self._metadata.image.topic_ids.get(topic) != partition.topic_id:
+            return  # another topic has the name now, perhaps with a move of its own
         try:
-            await self._commands.execute(Reassign(partition.partition.topic, partition.partition.partition, None))
+            await self._commands.execute(Reassign(topic, index, None))
         except NoReassignmentInProgress:
             return
         events.info(log, "partition.move_cancelled", partition=partition.partition)

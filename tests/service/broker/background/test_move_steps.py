@@ -15,8 +15,17 @@ from service.broker.background.move_steps import (
 )
 
 #: Everything is in the bucket, and no transaction is open.
-READY = MoveView(may_begin=True, log_end=9, tier_end=9, tail_bytes=0, in_transaction=False, waited_ms=0, held_ms=None)
-WAITED = DRAIN_AFTER_MS + DRAIN_LIMIT_MS
+READY = MoveView(
+    may_begin=True,
+    log_end=9,
+    tier_end=9,
+    tail_bytes=0,
+    in_transaction=False,
+    waited_ms=0,
+    drained_ms=None,
+    held_ms=None,
+)
+LONG = 1000 * DRAIN_LIMIT_MS
 
 
 @pytest.mark.parametrize(
@@ -30,9 +39,13 @@ WAITED = DRAIN_AFTER_MS + DRAIN_LIMIT_MS
         ({"in_transaction": True}, MoveStep.WAIT),
         ({"in_transaction": True, "waited_ms": DRAIN_AFTER_MS}, MoveStep.WAIT),
         ({"in_transaction": True, "waited_ms": DRAIN_AFTER_MS + 1}, MoveStep.DRAIN),
-        ({"in_transaction": True, "waited_ms": WAITED}, MoveStep.DRAIN),
-        ({"in_transaction": True, "waited_ms": WAITED + 1}, MoveStep.GIVE_UP),
-        ({"waited_ms": WAITED + 1}, MoveStep.HOLD),
+        ({"in_transaction": True, "waited_ms": LONG}, MoveStep.DRAIN),
+        ({"in_transaction": True, "waited_ms": LONG, "drained_ms": 0}, MoveStep.DRAIN),
+        ({"in_transaction": True, "waited_ms": LONG, "drained_ms": DRAIN_LIMIT_MS}, MoveStep.DRAIN),
+        ({"in_transaction": True, "waited_ms": LONG, "drained_ms": DRAIN_LIMIT_MS + 1}, MoveStep.GIVE_UP),
+        ({"may_begin": False, "in_transaction": True, "waited_ms": LONG, "drained_ms": 0}, MoveStep.WAIT),
+        ({"waited_ms": LONG}, MoveStep.HOLD),
+        ({"waited_ms": LONG, "drained_ms": 0}, MoveStep.HOLD),
         ({"held_ms": 0}, MoveStep.HAND_OVER),
         ({"held_ms": HOLD_LIMIT_MS}, MoveStep.HAND_OVER),
         ({"held_ms": HOLD_LIMIT_MS + 1}, MoveStep.GIVE_UP),

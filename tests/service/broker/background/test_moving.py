@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
+from service.broker.background.moving import MAX_DRAINS, MAX_MOVES, Since
 from service.broker.coordinators.coordinator_log import PartitionLog
+from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Phase
 from service.broker.partition.record_loss import RecoveredEnd
 from service.metadata.commands import Command, FenceBroker, HandOver, Reassign, RegisterBroker, UnfenceBroker
 from service.metadata.controller import Commands
@@ -19,12 +22,14 @@ from service.metadata.parts import PartitionImage
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import (
+    BrokerNotRegistered,
     InvalidRequest,
     LeaderNotAvailable,
     LogError,
     NoReassignmentInProgress,
     NotLeader,
     RequestTimedOut,
+    StaleBrokerEpoch,
     StorageError,
     StoreBehind,
 )
@@ -66,6 +71,15 @@ async def with_target(node: Running) -> None:
     await node.create("t", configs={**TIERED, "local.retention.bytes": "-1"})
     await append(node, 10)
     await node.node.configs.controller.execute(RegisterBroker(2, b"second", (), start_id=b"s"))
+
+
+async def with_others(node: Running, count: int) -> list[Partition]:
+    """The partitions of a second topic, each with a record. Called before there is a second broker."""
+    await node.create("other", count, configs=TIERED)
+    for index in range(count):
+        await node.append("other", b"x", partition=index)
+    await node.seal("other")
+    return [node.node.broker.partitions.get(TopicPartition("other", index)) for index in range(count)]
 
 
 async def append(node: Running, count: int) -> None:
@@ -201,14 +215,14 @@ async def test_no_move_begins_while_a_loss_is_unsettled_or_the_bucket_shows_less
         await node.seal("t")
         led, moves = node.node.broker.partitions.get(KEY), node.node.broker.moving
         lineage = node.node.work.tiering.lineage
-        assert moves._view(led, 0, None).may_begin
+        assert moves._view(led, Since()).may_begin
         led.recovered_end = RecoveredEnd(5)
-        assert not moves._view(led, 0, None).may_begin
+        assert not moves._view(led, Since()).may_begin
         led.recovered_end = None
         lineage._behind[led] = StoreBehind("the bucket went backwards")
-        assert not moves._view(led, 0, None).may_begin
+        assert not moves._view(led, Since()).may_begin
         del lineage._behind[led]
-        assert moves._view(led, 0, None).may_begin
+        assert moves._view(led, Since()).may_begin
 
 
 async def test_a_log_that_the_bucket_lacks_is_set_aside_and_not_deleted(tmp_path: Path) -> None:
@@ -265,6 +279,59 @@ async def test_a_consent_whose_answer_is_lost_is_still_one(tmp_path: Path) -> No
             await node.append("t", b"late")
 
 
+@pytest.mark.parametrize(
+    "error", [BrokerNotRegistered("no broker 1"), StaleBrokerEpoch("a newer start has registered")]
+)
+async def test_a_refused_registration_does_not_show_that_a_consent_had_no_effect(
+    tmp_path: Path, error: LogError
+) -> None:
+    """The controller checks the registration before it looks for its answer to the same consent."""
+    async with running(tmp_path) as node:
+        await with_target(node)
+        commands = LossyCommands(node, *[(False, error)] * 100)
+        await moving(node)
+        await until(lambda: any(isinstance(each, HandOver) for each in commands.sent))
+        await asyncio.sleep(0.05)
+        with pytest.raises(LeaderNotAvailable, match="moves to another broker"):
+            await node.append("t", b"held")
+        if isinstance(error, StaleBrokerEpoch):
+            assert len(commands.sent) == 1, "it ends the node"
+            return
+        commands._lose.clear()
+        await until(lambda: placed(node).leader == 2)
+        assert not any(isinstance(each, Reassign) for each in commands.sent)
+
+
+async def test_a_move_with_an_unanswered_consent_is_cancelled_once_the_bucket_goes_backwards(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await node.seal("t")
+        led = node.node.broker.partitions.get(KEY)
+        commands = LossyCommands(node, (False, StorageError("the answer is lost")))
+        await moving(node)
+        await until(lambda: any(isinstance(each, HandOver) for each in commands.sent))
+        node.node.work.tiering.lineage._behind[led] = StoreBehind("the bucket went backwards")
+        assert led.phase is Phase.HANDING_OVER
+        await until(lambda: led.write_error is None, 20)
+        assert placed(node).adding == ()
+        assert isinstance(commands.sent[-1], Reassign)
+        with pytest.raises(LogError, match="has changed"):
+            await commands.execute(commands.sent[0])
+        await append(node, 1)
+
+
+async def test_a_cancellation_spares_the_move_of_a_topic_with_a_reused_name(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        led = node.node.broker.partitions.get(KEY)
+        await node.core.topics.delete(["t"])
+        await until(lambda: node.node.broker.partitions.find(KEY) is None)
+        await node.create("t", configs=TIERED)
+        commands = LossyCommands(node)
+        await node.node.broker.moving._cancel(led)
+        assert commands.sent == []
+
+
 async def test_after_a_lost_consent_nothing_is_appended_until_it_is_void(tmp_path: Path) -> None:
     """The first consent may still be under way: only a later partition epoch makes it void."""
     async with running(tmp_path) as node:
@@ -311,10 +378,7 @@ async def test_a_move_waits_for_an_open_transaction_and_refuses_new_ones_at_last
     async with running(tmp_path) as node:
         await with_target(node)
         led = node.node.broker.partitions.get(KEY)
-        # As replicated: the coordinator's verification is not what this is about.
-        led.log.hot.appender.append(*begun(), leader_epoch=led.state.leader_epoch, now_ms=0)
-        led.state.appended(10, led.log.end_offset, hold_until_flushed=False)
-        led.settle_transactions()
+        begin_transaction(led)
         await moving(node)
         await until(lambda: led.verifications.refusal is not None)
         with pytest.raises(LogError, match="once its open transactions have ended"):
@@ -323,6 +387,49 @@ async def test_a_move_waits_for_an_open_transaction_and_refuses_new_ones_at_last
         await node.core.topics.reassign(KEY, None)
         await until(lambda: led.verifications.refusal is None)
         assert placed(node).leader == 1
+
+
+async def test_partitions_that_cannot_move_do_not_delay_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        stuck = await with_others(node, MAX_MOVES + 2)
+        await with_target(node)
+        lineage = node.node.work.tiering.lineage
+        stuck[0].fail(StorageError("fsync failed"))
+        for each in stuck[1:]:
+            lineage._behind[each] = StoreBehind("the bucket went backwards")
+        for each in stuck:
+            await node.core.topics.reassign(each.partition, [2])
+        await asyncio.sleep(0.3)
+        await moving(node)
+        await until(lambda: placed(node).leader == 2, 20)
+        assert all(each.leads for each in stuck)
+        for each in stuck[1:]:
+            del lineage._behind[each]
+        await until(lambda: not any(each.leads for each in stuck[1:]), 20)
+        assert stuck[0].leads
+
+
+async def test_open_transactions_do_not_delay_others_and_few_partitions_refuse_new_ones(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        busy = await with_others(node, MAX_DRAINS + 1)
+        await with_target(node)
+        for each in busy:
+            begin_transaction(each)
+            await node.core.topics.reassign(each.partition, [2])
+        refusing = [each.verifications for each in busy]
+        await until(lambda: sum(each.refusal is not None for each in refusing) == MAX_DRAINS)
+        await moving(node)
+        await until(lambda: placed(node).leader == 2, 20)
+        assert all(each.leads for each in busy)
+        assert sum(each.refusal is not None for each in refusing) == MAX_DRAINS
+
+
+def begin_transaction(led: Partition) -> None:
+    """As replicated: the coordinator's verification is not what this is about."""
+    before = led.log.end_offset
+    led.log.hot.appender.append(*begun(), leader_epoch=led.state.leader_epoch, now_ms=0)
+    led.state.appended(before, led.log.end_offset, hold_until_flushed=False)
+    led.settle_transactions()
 
 
 def begun() -> tuple[memoryview, BatchHeader]:
