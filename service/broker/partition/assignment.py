@@ -382,8 +382,7 @@ class Assignment:
         topic = self._seen.topics.get(topic_id)
         if topic is None or self._node_id not in topic.partitions[number].replicas:
             return
-        known = self._partitions.find(key)
-        if known is not None:
+        if (known := self._partitions.find(key)) is not None:
             if known.phase is Phase.OPENING:  # an earlier attempt opened its log and failed after that
                 self._take_up(known)
             return
@@ -402,16 +401,18 @@ class Assignment:
         elif topic is None or self._node_id not in topic.partitions[number].replicas:
             self._partitions.set_aside(hot, for_later=topic is None)
         else:
-            started = (topic_id, number) in self._recovering
-            self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch, started=started))
+            returns = self._partitions.is_elsewhere(key)
+            opened = self._partitions.add(hot, topic.partitions[number].leader_epoch, started=before is not None)
+            self._take_up(opened, returns=returns)
 
-    def _take_up(self, opened: Partition) -> None:
+    def _take_up(self, opened: Partition, *, returns: bool = False) -> None:
         placed = self._seen.topics[opened.topic_id].partitions[opened.partition.partition]
         self._configure(opened, self._seen)
         opened.moved_end = placed.moved_end
         if placed.leader == self._node_id:
             opened.lead(placed.leader_epoch, self._followers(placed))
-            self._on_open(opened, True)
+            # One that was elsewhere is compared first: older metadata may have forgotten that it moved.
+            self._on_lead(opened) if returns else self._on_open(opened, True)
             self._has_gained(opened)
         else:
             self._on_open(opened, False)
@@ -489,8 +490,7 @@ class Assignment:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
         partition.settle_queues()
-        topic = image.topics.get(partition.topic_id)
-        if topic is not None:
+        if (topic := image.topics.get(partition.topic_id)) is not None:
             replicas = topic.partitions[partition.partition.partition].own_replicas
             partition.set_min_in_sync(settings.min_insync_replicas, len(replicas))
 

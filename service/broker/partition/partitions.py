@@ -162,6 +162,9 @@ class Partitions:
         """Records that only other nodes hold the partition. Until `forget_elsewhere`, callers are sent there."""
         self._elsewhere.add(partition)
 
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        return partition in self._elsewhere
+
     def forget_elsewhere(self, partition: TopicPartition) -> None:
         self._elsewhere.discard(partition)
 

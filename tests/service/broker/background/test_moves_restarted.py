@@ -90,6 +90,27 @@ async def test_a_partition_that_left_and_came_back_unseen_is_compared_first(tmp_
         assert led.write_error is not None
 
 
+async def test_a_former_leader_compares_its_new_log_if_the_metadata_have_forgotten_the_move(tmp_path: Path) -> None:
+    """The controller's directory was put back to before the move."""
+    async with running(tmp_path) as node:
+        await with_target(node)
+        older = node.node.ground.metadata.image
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        await until(lambda: not list(tmp_path.glob("t-0*")))
+        assignment = node.node.broker.assignment
+        assignment.apply(older, changes_between(node.node.ground.metadata.image, older))
+        await until(lambda: node.node.broker.partitions.find(KEY) is not None)
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.phase is not Phase.OPENING)
+        assert led.is_recovering, "it does not begin at offset 0"
+        node.node.work.tiering.kick(led)
+        await until(lambda: led.phase is Phase.LEADING)
+        assert [record.value for record in await node.read_all("t")] == [b"%d" % number for number in range(10)]
+        appended = await node.append("t", b"next")
+        assert appended.base_offset == 10
+
+
 async def test_a_log_is_kept_while_the_bucket_shows_less_than_before(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await with_target(node)
