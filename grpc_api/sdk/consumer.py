@@ -53,6 +53,8 @@ class GroupConsumer:
         self._beating: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: Mapping[TopicPartition, int] = {}
+        #: Positions that a join in progress has to commit first.
+        self._uncommitted: Mapping[TopicPartition, int] = {}
         self._asking = self._closed = False
         self._asked_at = self._committed_at = node.clock.monotonic()
 
@@ -153,7 +155,7 @@ class GroupConsumer:
         """Joins in a separate task, which continues if the program stops waiting. Nothing is held or read meanwhile."""
         if self._joining is None:
             self._keep_up()
-            position = self.position
+            position = self._uncommitted = self.position
             self._read({})
             self._joining = asyncio.get_running_loop().create_task(self._join(position))
         await asyncio.wait([self._joining])
@@ -174,6 +176,7 @@ class GroupConsumer:
         if self._options.auto_commit_s is not None and self._membership.is_member and position:
             with suppress(LogError):  # the partitions' next owner then reads these records again
                 await self._membership.commit(position, retry=False)
+        self._uncommitted = {}
         stayed = await self._membership.join()
         owned = self._membership.owned
         await self._wait_for_metadata(owned)
@@ -280,8 +283,9 @@ class GroupConsumer:
         if processed:
             self.handover.processed()
         self._keep_up()
-        position = self.position
-        was_member = self._membership.is_member and self._joining is None
+        # A join that is cancelled before its commit leaves that to this one; its generation has not ended yet.
+        position = self.position if self._joining is None else self._uncommitted
+        was_member = self._membership.is_member
         self._reading.stop()
         self._membership.close()
         for task in (self._beating, self._joining, self._committing):
