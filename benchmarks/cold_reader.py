@@ -9,7 +9,7 @@ import sys
 
 from benchmarks import load
 
-#: `max.partition.fetch.bytes`, raised for a backfill, and `fetch.max.bytes` with it. All else is as in Java's consumer.
+#: `max.partition.fetch.bytes`, raised for a backfill. `load.fetch` sets `fetch.max.bytes` to four times this, 32 MiB.
 PARTITION_BYTES = 8 << 20
 #: Consecutive responses that may be empty: a fetch of cold data may outlast its `max_wait`.
 EMPTY_ANSWERS = 100

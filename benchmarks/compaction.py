@@ -3,7 +3,7 @@
 The result is known: the newest record of each key among the closed segments stays. Both brokers look for work every 100 ms,
 and have their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The
 time includes the swap of the files. Replaced files that a broker keeps for a while are not counted. The memory of tidelog's
-cleaner is measured while it cleans as many keys as fill its dedupe buffer.
+cleaner is measured while it cleans so many records that its key map is as large as the dedupe buffer allows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ WRITTEN_BYTES = 512 << 20
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 100}
 DEDUPE_BYTES = 128 << 20
 LIMIT_S = 120.0
-#: Allowed factors over the share of kept records: batches keep their headers, and a batch of few records compresses less
-#: well.
+#: Factors by which the closed segments may exceed the kept records' size as written: batches keep their headers, and a batch
+#: of few records compresses less well.
 SLACK, COMPRESSED_SLACK = 1.15, 1.5
-#: Each key is written twice; this many keys fill the whole dedupe buffer.
+#: Each key is written twice. The map is sized for the records, so twice this many give it the whole dedupe buffer, with about
+#: half its slots in use.
 SHORT_KEYS, SHORT_RECORDS, SHORT_SEGMENT_BYTES = 2_700_000, 1_000, 8 << 20
 
 ROW = "compaction of 1 KiB records, a tenth stays"
@@ -101,8 +102,8 @@ def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Ca
 
 
 def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.NONE) -> tuple[int, int]:
-    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). With a
-    codec half of each value compresses well, and the other half is random. Without one all values are the same."""
+    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). If
+    there is a codec, half of each value compresses well and the other half is random. Without one all values are the same."""
     chance, same = random.Random(7), os.urandom(VALUE_BYTES)
 
     def record() -> tuple[bytes, bytes]:

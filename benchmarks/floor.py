@@ -1,4 +1,4 @@
-"""A minimal broker, as the floor of every speed figure.
+"""A minimal broker that shows how fast any broker in Python could be in a benchmark.
 
 uvloop, hand-packed Produce and Fetch, one CRC-32C and one write per batch, one pread per fetch. No durability, no groups,
 no errors: it shows only Python's speed on this machine at this moment.

@@ -2,9 +2,9 @@
 
 Each scenario has its own node, a process of callers that misbehave in one way, and a process that repeatedly requests the
 cluster's description. The longest stall is the slowest response to that process. Further rows give the most processor time that
-the node's loop used in any one of its waits, and the slowest response just before the callers start.
+the node's event loop used during any one request of that process, and the slowest response just before the callers start.
 
-Not promised: that the node causes a wait. Three processes share the machine's processors.
+A stall is not necessarily the node's fault. Three processes share the machine's processors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.node import Node
 MIB = 1 << 20
 #: Fresh interpreters: gRPC does not survive a fork.
 _PROCESSES = multiprocessing.get_context("spawn")
-#: Seconds of each scenario, and of the rest before and after it.
+#: Seconds of each scenario, and of the pause before and after it.
 SECONDS, REST_SECONDS = 8.0, 2.0
 #: Bytes of records in the topic that is read, in batches of 1,000 records of 1,000 bytes.
 FILLED_BYTES = 64 * MIB
@@ -78,7 +78,8 @@ async def spinning_streams(address: str, count: int, reads: bool) -> str:
 
 
 async def _all(address: str, count: int, reads: bool, call: Callable[[Any], Any]) -> str:
-    """Begins `count` calls, 100 on each channel. Then stops this process before it reads, or reads all answers."""
+    """Begins `count` calls, at most 100 on a channel. If `reads`, reads the answers for at most SECONDS. Otherwise suspends
+    this process half a second after the calls begin."""
     import grpc
     import grpc.aio
 

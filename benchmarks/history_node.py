@@ -41,7 +41,7 @@ from tests.support.node import Node
 PARTITIONS = 1000
 #: Segments of each partition; 0: it is not tiered.
 SEGMENTS = (0, 24, 720)
-#: Partitions of the cluster whose requests are counted, and objects beside them that the listing shows.
+#: Partitions of the cluster whose requests are counted, and other objects put into its store to lengthen the listing.
 IDLE_PARTITIONS, OBJECTS = 200, 50_000
 _LIMIT_S = 60.0
 _SETTLING_S = 8
@@ -79,7 +79,7 @@ def _commits() -> Sequence[tuple[str, str, float]]:
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
 async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
-    """The event loop's time for each periodic round that finds nothing to do."""
+    """Measures the elapsed time of each periodic round when it finds nothing to do."""
     async with running(directory) as node:
         for count in COUNTS:
             more = count - len(node.node.broker.partitions)
@@ -200,7 +200,7 @@ async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
         await node.seal("t")
         for number in range(OBJECTS):
             await node.store.put(f"{node.node.cluster_id}/readers/r/{number:06}", b"")
-        # A round examines keys that are new; a key is new until a round has listed all keys written before it.
+        # The first two rounds that list a key also examine it. Later rounds only list it.
         for _ in range(3):
             await _listing(node)
         listed = len([key async for key in node.store.list("")])
@@ -223,8 +223,8 @@ async def _listing(node: Running) -> list[str]:
 
 
 async def _an_hours_rounds(node: Running) -> None:
-    """Runs every kind of periodic work as often as an hour would, but at most 3,600 times. Too little real time passes for the
-    daily listing to become due."""
+    """Runs every kind of periodic work as often as it runs in an hour, but at most 3,600 times. Too little real time passes for
+    the daily listing to become due."""
     for worker in rounds(node.node):
         for _ in range(min(_HOUR_S, round(_HOUR_S / worker.period_s))):
             await worker.tick()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-#: Dependencies of Spark 4.2's Kafka source besides Spark.
+#: Spark 4.2's Kafka source and its dependencies other than Spark.
 ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__),
     # Not every mirror has a later one; only secured clusters use it.

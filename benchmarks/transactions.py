@@ -66,7 +66,7 @@ def fill(address: str, topic: str, records: int) -> float:
 
 
 def cold(table: Table, directory: Path, *, rounds: int, share: float = 1.0) -> None:
-    """Adds the consumer's rates at both isolation levels from the bucket alone, which take turns in one run."""
+    """Adds the consumer's rates when it reads from the bucket alone. The two isolation levels take turns."""
     records = int(RECORDS * share)
     settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
     with Node(directory / "cold", store=f"file://{directory}/cold-store", settings=settings) as node:
@@ -103,6 +103,6 @@ def beside_own(table: Table) -> None:
 
 
 def _timed(*words: str) -> float:
-    """The number per second that the program counts."""
+    """Runs the program and returns its count per second."""
     count, seconds = java_clients.java(str(PROGRAM), *words).split()
     return int(count) / float(seconds)
