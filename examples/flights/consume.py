@@ -77,7 +77,8 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: C
 
 
 def kcat_command(bootstrap: str, topic: str, partition: int, timestamp: int, count: int) -> list[str]:
-    """Prints the first `count` records at or after `timestamp` (ms since 1970) as lines of offset, timestamp, key, value."""
+    """Returns a kcat command that prints the first `count` records at or after `timestamp` (ms since 1970) as lines of offset,
+    timestamp, key, value."""
     words = ["kcat", "-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
     return [*words, "-o", f"s@{timestamp}", "-c", str(count), "-q", "-f", r"%o\t%T\t%k\t%s\n"]
 

@@ -52,7 +52,7 @@ SEEK_TO = datetime(2013, 7, 4, 16, tzinfo=UTC)
 SEEK_COUNT = 3
 #: Seconds within which all records must be in the bucket and evicted from local disk.
 OFFLOAD_S = 300.0
-#: The share of the bytes served to consumers that must at least come from the bucket.
+#: The least share of the bytes served to consumers that must come from the bucket.
 LEAST_COLD_SHARE = 0.9
 TOLERANCE = 1e-9
 #: Columns of the output if there is no terminal.

@@ -1,4 +1,4 @@
-"""Starts a node in the way of users, with the `tidelog` command in its own process, and runs other `tidelog` commands."""
+"""Starts a node as users do, with the `tidelog` command in its own process, and runs other `tidelog` commands."""
 
 from __future__ import annotations
 

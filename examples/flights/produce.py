@@ -26,7 +26,8 @@ class NotWritten(RuntimeError):
 
 
 def produce(bootstrap: str, topic: str, flights: Iterable[Flight], advance: Callable[[int], object]) -> Written:
-    """Returns after every record is acknowledged. Calls `advance` with numbers of produced records. NotWritten otherwise."""
+    """Returns once every record is acknowledged; raises NotWritten otherwise. Calls `advance` with the number of records
+    produced since its last call."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
