@@ -45,8 +45,8 @@ async def answered(call: Awaitable[Answer], address: str) -> Answer:
 
 
 async def decided(call: Awaitable[Answer], address: str) -> Answer:
-    """As `answered`, for calls to a coordinator. Raises CoordinatorNotAvailable if the node did not decide the call, because
-    group members and producers do not handle the channel's own errors."""
+    """As `answered`, for calls to a coordinator. Converts LeaderNotAvailable, RequestTimedOut and Busy to
+    CoordinatorNotAvailable, because group members and producers do not handle these."""
     try:
         return await answered(call, address)
     except (LeaderNotAvailable, RequestTimedOut, Busy) as error:
