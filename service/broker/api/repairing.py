@@ -124,8 +124,8 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. The partition must have
-    had commits if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
+    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. `uncommitted` is
+    False if a manifest was saved here, even a damaged one, or if the local log begins above log start. Both prove commits."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

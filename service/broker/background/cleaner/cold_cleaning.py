@@ -8,7 +8,8 @@ Invariants: segments are replaced oldest first, each by one commit; a rewritten 
 of the last one it replaces, and the aborted transactions that are left. The local disk holds one fetched segment and one
 rewritten one at a time.
 
-Not promised: the compaction of segments in pages of level 1, which begin at about 200,000 segments.
+Not promised: the compaction of a partition whose manifest has live pages of level 1, as with more than about
+200,000 segments. None of its segments is compacted.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _LEAST_SEGMENTS = 2
 
 
 class _View(NamedTuple):
-    """Segments [base, end) as planners see them: a single one, or all of `page`. `first_timestamp` (ms) estimates from the
-    manifest's minimum when the oldest record was written; -1 if it is unknown."""
+    """Segments [base, end) as planners see them: a single one, several with their sizes added (`_summed`), or all of `page`.
+    `first_timestamp` (ms) estimates from the manifest's minimum when the oldest record was written; -1 if it is unknown."""
 
     base: int
     end: int
@@ -129,8 +130,8 @@ class ColdCleaning:
         )
 
     async def _divided(self, partition: Partition, known: _BucketLog, newest_ms: int | None) -> list[_View]:
-        """Returns the views. A page is replaced by its segments if a plan needs them. A page whose records are all clean, or
-        all dirty, stays one view, so that the cost of a plan does not grow with the segments in pages."""
+        """Returns the views. A page is replaced by its segments if a plan needs them. Any other page stays one view, so that
+        the cost of a plan does not grow with the segments in pages."""
         found: list[_View] = []
         for view in known.views:
             is_dirty, is_last = view.end > known.cleaned_to, view is known.views[-1]
@@ -358,7 +359,8 @@ class ColdRewrite:
         await self._cold.save_clean_point(self._partition, self._hot, reached)
 
     def clear(self) -> None:
-        """Removes the files that are left. Blocking; the thread of a cancelled call may still be removing some."""
+        """Removes the files that are left. Blocking. If an earlier call was cancelled, its thread may still be removing
+        files."""
         files, self._files = self._files, set()
         for path in files:
             with contextlib.suppress(OSError):
