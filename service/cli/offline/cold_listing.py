@@ -1,4 +1,5 @@
-"""Lists a bucket from its manifests alone. Reads no segments and no sidecars, and needs no node.
+"""Lists a bucket from its manifests and `topic.json` files, and from manifest pages if segments are requested. Reads no
+segments and no sidecars, and needs no node.
 
 Partitions are read one after another, so the listing is not a snapshot. An unreadable manifest is reported and does not hide
 the others. Does not check that the objects exist and are sound; `tidelog fsck` does.

@@ -1,5 +1,5 @@
-"""The bucket's small objects as lines of a dump, from local files: downloaded copies, files of a directory store, or the
-manifest in a partition's directory."""
+"""Dumps the bucket's small objects as lines. Reads them from local files: downloaded copies, files of a directory store, or
+the manifest in a partition's directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json", "home.json")
 
 
 def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
-    """The header and the table; with `deep` every row of every section."""
+    """Dumps the header, the table, the leader epochs and the aborted transactions. With `deep`, also the index, the checks and
+    the producers."""
     data = path.read_bytes()
     found = sidecar.parse(data, path.name)
     yield Line(
@@ -43,7 +44,7 @@ def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
 
 
 def dump_document(path: Path) -> Iterator[Line]:
-    """A manifest segment by segment; any other document field by field."""
+    """Dumps a manifest, segment by segment, or another document, field by field."""
     data = path.read_bytes()
     if path.name in PLAIN_DOCUMENTS:
         yield from _plain(data, "document")

@@ -55,7 +55,7 @@ def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12)
 
 
 def _cluster(live: Sequence[NodeNumbers]) -> list[Text]:
-    """A line on the brokers of a cluster of several."""
+    """A line that counts the brokers, if the cluster has several."""
     from rich.text import Text
 
     brokers, fenced = (max(each) for each in zip(*((n.live_brokers, n.fenced_brokers) for n in live), strict=True))
@@ -295,7 +295,8 @@ def _and_more(table: Table, more: int) -> None:
 
 
 def _store_state(now: NodeNumbers) -> str:
-    if now.store_behind:  # even if the store answers: nothing is offloaded or evicted there until an operator acts
+    # Shown even if the store answers: nothing of the cluster, or of some partitions, is offloaded until an operator acts.
+    if now.store_behind:
         return "[red]behind[/]"
     return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
 
