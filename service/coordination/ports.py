@@ -56,7 +56,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def no_room(self) -> LogError | None:
-        """The error that refuses every request that may write, before it is decided; None if there is room."""
+        """The error for every request that may write, raised before the shard sees the request. None if there is room."""
 
     @property
     def high_watermark(self) -> int:
@@ -74,5 +74,5 @@ class CoordinatorLog(Protocol):
         log cannot be read."""
 
     def until_committed(self, end: int) -> asyncio.Future[None] | None:
-        """A future that is done once everything below `end` is committed, or fails with a LogError if that may not happen. None
-        if it is committed already. Raises LogError if the log takes no more records."""
+        """A future that is done once everything below `end` is committed, or fails with a LogError if it might never be
+        committed. None if it is committed already. Raises LogError if the log takes no more records."""

@@ -1,7 +1,7 @@
 """The outcome of each transactional id's last transaction, for partitions that lost its marker together with a disk.
 
-Pure. In version 2 each transaction has its own epoch. So a transaction that is open under the epoch just before that of a known
-outcome has that outcome.
+Pure. In version 2 each transaction has its own epoch, and its marker has the next one. So an outcome known under epoch E + 1 is
+that of the transaction that is open under epoch E.
 
 Not promised: the outcomes of earlier transactions, and of transactions before version 2, where all transactions of a producer
 share one epoch. After a restart the outcome is also unknown if the next transaction has begun, or if the abort was not
