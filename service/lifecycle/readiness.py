@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 class Reports:
     """The reports of a node's parts; empty until the node has parts.
 
-    `trouble` is the current problem of a probed store, or None. `waiting` names partitions that are recovering. `refusing`
-    names partitions that cannot be written or opened because of the disk. `behind` has the reason for each partition of which
-    the store shows less than this node has seen there. `holding` is the reason why the node accepts no records yet, or empty.
-    `full` is the reason why it accepts none for lack of disk space, or empty. `fenced` is True while the node's controller
-    keeps it fenced."""
+    `trouble` is the current problem of a probed store, or None. `recovering` names partitions that are recovering. `refusing`
+    names partitions that cannot be written or opened because of the disk. `behind` maps each partition for which the store is
+    behind to the reason. `holding` is the reason why the node accepts no records yet, or empty. `full` is the reason why it
+    accepts none for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -34,8 +33,8 @@ class Readiness:
     A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. A
     full disk does not either: consumers, offloads and eviction need the node, and a restart frees nothing. A data directory
     that may be an older copy makes the node unready, and so does a controller that keeps it fenced. The body names the problems
-    of the store and the disk, the partitions that are recovering or that the disk keeps from being written or opened, and those
-    of which the store shows less than was seen, with the reason.
+    of the store and the disk. It also lists three kinds of partitions: those that are recovering; those that cannot be written
+    or opened because of the disk; and, each with the reason, those for which the store is behind.
     """
 
     recovered: bool = False

@@ -62,7 +62,7 @@ These metrics of Apache Kafka 4.2.1's brokers are not served.
 
 
 def render() -> str:
-    """The part."""
+    """Returns the text of the page's part about metrics."""
     parts = [_HEAD, f"{len(METRICS)} metrics.\n"]
     for title, metrics in GROUPS:
         parts.append(f"### {title}\n")

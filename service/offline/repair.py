@@ -4,7 +4,7 @@ It locks and recovers the directory like a start, so no node can run on it meanw
 `cluster.json` before it writes anything else. This fences a copy of the directory that runs elsewhere. It offloads, evicts and
 sweeps nothing; the next start does that.
 
-Not promised: a dry run that leaves the directory unchanged. It recovers logs like a start. The bucket stays unchanged.
+Even a dry run changes the directory, because it recovers the logs as a start does. It leaves the bucket unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def repaired(
 ) -> AsyncGenerator[tuple[str, int, ColdRepair], None]:
     """Yields (topic, partition, repair) one by one. `topic` None means all topics, after `cluster.json` (topic empty,
     partition -1). Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions of the one topic to
-    offsets to give up. LogError, before anything is written, if the directory is in use or not a node's, or the topic or
+    offsets to give up. LogError, before the bucket is written, if the directory is in use or not a node's, or the topic or
     partition is unknown."""
     node = await _opened(settings)
     claiming: asyncio.Task[None] | None = None

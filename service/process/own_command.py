@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-#: The command, with the modules of this process: files in the current directory may have the same names.
+#: The command. It searches this process's `sys.path` without the current directory, where files may have the names of modules.
 _COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
 
 

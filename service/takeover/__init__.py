@@ -1,1 +1,1 @@
-"""Builds a node from the bucket alone, after its disk was lost. May query the tier process and write metadata."""
+"""Builds a node from the bucket alone, after its disk was lost. It queries the tier process and writes metadata."""
