@@ -90,7 +90,7 @@ def plan_segments(segments: Iterable[RemoteSegment], found: Expired, moment: Mom
 
 
 def plan_local(local: Iterable[SegmentView], found: Expired, moment: Moment) -> RetentionPlan:
-    """Ends a plan with the local segments that are not in the tier, in order."""
+    """Ends a plan with the local segments that end above both the manifest's end and log start, in order."""
     for segment in local:
         if segment.size_bytes == 0:
             continue

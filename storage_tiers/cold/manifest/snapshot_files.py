@@ -2,9 +2,9 @@
 
     <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
 
-This module does not interpret the bytes. The key carries the writer's incarnation, so that a node that was replaced and has
-not noticed writes beside newer snapshots, never over them. The newest is the one with the highest (incarnation, index).
-Writing one removes all but the newest KEPT of its own and lower incarnations.
+This module does not interpret the bytes. The key carries the writer's incarnation, so that a node that does not know
+yet that it was replaced cannot overwrite newer snapshots. The newest is the one with the highest (incarnation, index). Writing
+one removes all but the newest KEPT of its own and lower incarnations.
 """
 
 from __future__ import annotations
