@@ -19,6 +19,9 @@ from pathlib import Path
 
 import pytest
 
+#: One worker parses the repository once.
+pytestmark = pytest.mark.xdist_group("tidy")
+
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("tidelog/", "storage_tiers/", "grpc_api/", "kafka_gateway/", "service/", "lambdas/", "spark/")
 MOST_LINES = 500

@@ -322,31 +322,6 @@ async def test_after_a_failed_rebalance_nothing_is_assigned(client: Client, monk
         assert consumer.position == {TopicPartition("t", 0): 4}
 
 
-async def test_a_member_that_is_closed_at_the_begin_of_a_rebalance_commits(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await client.create_topic("t", partitions=1)
-    await write(client, "t", 10)
-    consumer = client.open_consumer("g", ["t"], ConsumerOptions(heartbeat_s=30, auto_commit_s=30))
-    assert await values(consumer, 10) == list(range(10))
-    commit, blocked = consumer._membership.commit, asyncio.Event()
-
-    async def never(*_: object, **__: object) -> None:
-        blocked.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(consumer._membership, "commit", never)
-    consumer._membership.must_join = True
-    joining = asyncio.create_task(consumer.take())
-    await blocked.wait()
-    monkeypatch.setattr(consumer._membership, "commit", commit)
-    joining.cancel()
-    with suppress(asyncio.CancelledError):
-        await joining
-    await consumer.close()
-    assert await client.group_offsets("g") == {TopicPartition("t", 0): 10}
-
-
 async def test_a_late_answer_of_an_earlier_generation_changes_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.values import ConsumerOptions
+from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import until
 
@@ -99,3 +100,32 @@ async def test_members_that_leave_in_peace_read_each_record_once(
 async def test_members_that_crash_lose_nothing(node: Served, client: Client, assignors: list[str]) -> None:
     options = ConsumerOptions(heartbeat_s=0.05, auto_commit_s=0.05, assignors=assignors, session_s=0.5)
     await churn(node, client, options, 7, crashes=True)
+
+
+async def test_a_member_that_is_closed_at_the_begin_of_a_rebalance_commits(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_topic("t", partitions=1)
+    async with client.producer() as producer:
+        for number in range(10):
+            await producer.send("t", b"%d" % number)
+    consumer = client.open_consumer("g", ["t"], ConsumerOptions(heartbeat_s=30, auto_commit_s=30))
+    read = 0
+    while read < 10:
+        read += len(await consumer.take())
+    commit, blocked = consumer._membership.commit, asyncio.Event()
+
+    async def never(*_: object, **__: object) -> None:
+        blocked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(consumer._membership, "commit", never)
+    consumer._membership.must_join = True
+    joining = asyncio.create_task(consumer.take())
+    await blocked.wait()
+    monkeypatch.setattr(consumer._membership, "commit", commit)
+    joining.cancel()
+    with suppress(asyncio.CancelledError):
+        await joining
+    await consumer.close()
+    assert await client.group_offsets("g") == {TopicPartition("t", 0): 10}
