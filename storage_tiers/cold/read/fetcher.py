@@ -316,7 +316,7 @@ def _read_all(path: str) -> bytes:
 
 
 def chunk_length(segment: RemoteSegment, index: int) -> int:
-    """The bytes of a chunk: CHUNK_BYTES, or what is left for a segment's last chunk."""
+    """The length of a chunk in bytes: CHUNK_BYTES, or the rest of the segment for its last chunk."""
     return min(CHUNK_BYTES, segment.length - index * CHUNK_BYTES)
 
 
