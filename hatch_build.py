@@ -1,7 +1,8 @@
 """Builds the native kernels: a few small Cython modules in pure-Python mode, compiled beside their sources.
 
-Each kernel stays importable as plain Python (slow, same results), which is what its tests compare it with. A wheel gets the
-kernels of its own packages and of the Python that builds it: those of another Python may lie in the tree.
+Each kernel can also be imported as plain Python, which is slow and has the same results. Its tests compare the two. A wheel
+gets only the kernels of its own packages, compiled for the Python that builds it. The tree may also contain those of another
+Python.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KERNELS = (
 )
 #: The packages of this distribution that have kernels. The server's are in packaging/server.
 PACKAGES = ("storage_tiers", "grpc_api")
-#: No debugging information, and on Linux no symbols: with them the kernels are five times as large.
+#: The kernels have no debugging information, and on Linux no symbols, because both would make them five times as large.
 COMPILE, LINK = ["-O3", "-g0"], ["-Wl,--strip-all"] if sys.platform == "linux" else []
 
 
@@ -76,13 +77,13 @@ def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
 
 
 class NativeKernels(BuildHookInterface[Any]):
-    """hatchling's hook: compile, and mark the wheel as one of this platform."""
+    """The build hook for hatchling: compiles the kernels, and marks the wheel as one for this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version == "editable":
-            build_in_place()  # beside their sources; copies in the environment would be in the tree's way
+            build_in_place()  # only beside the sources: copies in the environment would shadow the tree
             return
         for path in build_in_place(kernels_of(PACKAGES)):
             build_data["force_include"][str(path)] = str(path.relative_to(ROOT))

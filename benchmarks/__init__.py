@@ -1,1 +1,1 @@
-"""Speed measurements: a cheap load, a minimal broker as the floor, and the machine's own limits."""
+"""Benchmarks: load that costs the client little, a minimal broker for comparison (the floor), and the machine's own limits."""

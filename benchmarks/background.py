@@ -1,7 +1,8 @@
-"""Produces at a steady rate in its own process. A thread would take the interpreter lock from the measured client, and that
+"""Produces at a steady rate in its own process. A thread would take the interpreter lock from the measuring client, and that
 delay would look like a slow broker.
 
-python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at the first answer; ends when its input does
+python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` once a batch is accepted; ends when its
+                                                                    standard input is closed
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from contextlib import contextmanager
 
 from benchmarks import load
 
-#: Records of a batch, and bytes of each.
+#: Records of a batch, and bytes of each record's value.
 BATCH = (256, 1000)
-#: Seconds that the last request may take at the end.
+#: Seconds that the process may take to end, including its last request.
 END_S = 60.0
 
 
 @contextmanager
 def produced(address: str, topic: str, bytes_a_second: int) -> Iterator[None]:
-    """Produces while the block runs. LoadFailed if producing failed meanwhile."""
+    """Produces while the block runs. Raises LoadFailed if producing fails."""
     words = [sys.executable, "-m", "benchmarks.background", address, topic, str(bytes_a_second)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         if process.stdout.readline() != "up\n":
-            raise load.LoadFailed(f"{address}: nothing is produced to {topic} in the background")
+            raise load.LoadFailed(f"{address}: producing to {topic} in the background did not start")
         yield
         process.stdin.close()
         if process.wait(END_S) != 0:

@@ -1,8 +1,9 @@
-"""Rows about concurrent work: produce while segments roll and are offloaded, latency meanwhile, and tailing consumers.
+"""Measures concurrent work: producing while segments roll and are offloaded, the latency of records meanwhile, and consumers at
+the end of a log.
 
-In these rows Apache Kafka keeps its segments on disk, which is its default. So tidelog's figures include the cost of
-offloading, and Kafka's have no such cost. The disk's queue is drained before each figure; otherwise the figure would include
-the wait for earlier rows' writes.
+Apache Kafka keeps its segments on disk in these rows, as it does by default. So only tidelog's figures include the cost of
+offloading. The disk's queue is emptied (`sync`) before a producing row. Otherwise the row would include the wait for the writes
+of earlier rows.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ import crc32c
 from benchmarks import background, load
 from benchmarks.brokers import Broker
 
-#: Segment size of the sustained rows: small, so that several segments roll and are offloaded while a figure is taken.
+#: Segment size of the sustained row: small, so that several segments roll and are offloaded during one measurement.
 SEGMENT_BYTES = 64 << 20
 SUSTAINED_S = 15.0
-#: Bytes a second produced in the background, and records a second whose latency is measured meanwhile.
+#: Bytes a second that are produced in the background, and records a second whose latency is measured meanwhile.
 BACKGROUND_BYTES = 20 << 20
 RATE = 1000
 LATENCY_S = 10.0
-#: Tailing: records a second, and for how long.
+#: Records a second in the tailing rows, and their duration.
 TAIL_RATE = 2000
 TAIL_S = 5.0
 READERS = (1, 20, 200)
 
 
 def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker; no value if the broker does not show it."""
+    """Yields (row, unit, value) for one broker. A value is None if it is unknown for that broker."""
     row = "sustained produce, segments of 64 MiB roll"
     if only in row:
         topic = f"sustained-{tag}"
@@ -62,8 +63,8 @@ def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, f
 # --- tailing ----------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Tail:
-    """One consumer at the end of the log. A record's value begins with the time when the record was due, so that only one
-    clock matters."""
+    """One consumer at the end of the log. A record's value begins with the time when the record was due, so all times come from
+    one clock."""
 
     connection: load.Connection
     request: bytearray
@@ -71,7 +72,8 @@ class _Tail:
     unread: bytearray = field(default_factory=bytearray)
 
     def ask(self) -> None:
-        """Sends the request, which was encoded once: encoding each one would make the client the bottleneck."""
+        """Sends the request with the current offset. The request is encoded only once, because encoding each one would make the
+        client the bottleneck."""
         struct.pack_into(">q", self.request, _place_of_offset(self.request), self.offset)
         self.connection.send(bytes(self.request))
 
@@ -91,7 +93,8 @@ class _Tail:
 
 
 class _Produce:
-    """A request of one record, encoded once and stamped for each send."""
+    """A Produce request of one record. The request is encoded once; `due` writes the record's due time into it before each
+    send."""
 
     def __init__(self, topic: str) -> None:
         batch = load.record_batch(1, _VALUE_BYTES)
@@ -107,12 +110,13 @@ class _Produce:
 
 
 def _place_of_offset(request: bytearray) -> int:
-    """The position of the fetch offset. Fetch v11 ends with it, log start, partition bytes, no forgotten topics, no rack."""
+    """The position of the fetch offset. A Fetch v11 request ends with this offset, the log start offset, the partition's
+    maximum of bytes, no forgotten topics, and no rack."""
     return len(request) - (8 + 8 + 4 + 4 + 2)
 
 
 def _dues(records: bytes) -> Iterator[tuple[int, float]]:
-    """Yields (next offset, due time) of each whole batch; `_Produce` made them, with one record each."""
+    """Yields (next offset, due time) of each whole batch. `_Produce` made the batches, with one record each."""
     at = 0
     while len(records) - at >= 61:
         base, length = struct.unpack_from(">qi", records, at)
@@ -128,7 +132,8 @@ _VALUE_BYTES = 120
 
 
 def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """Yields rows as `sustained` does: the time from when a record was due until a consumer has it."""
+    """Yields (row, unit, value) as `sustained` does. The latency is the time from when a record was due until a consumer has
+    it."""
     for readers in READERS:
         row = f"tailing at 2,000/s, {readers} consumer{'s' if readers > 1 else ''}"
         if only not in row:

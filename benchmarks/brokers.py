@@ -23,7 +23,8 @@ CLEANER = b"storage_tiers.compaction.main"
 
 
 class Broker(Protocol):
-    """`spawn` returns at once, `kill` once the process is gone. Every start of a broker uses the same directory and port."""
+    """`spawn` returns at once; `kill` returns when the process is gone. Every start of a broker uses the same directory and
+    port."""
 
     @property
     def address(self) -> str: ...
@@ -39,10 +40,10 @@ class Broker(Protocol):
     def stop(self) -> None: ...
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
-        """Resident memory of the broker's process and, with `children`, of the processes that it started."""
+        """Resident memory of the broker's process and, with `children`, of its descendants."""
 
     def proportional_megabytes(self) -> float | None:
-        """Memory of the broker and its descendants; a page that n processes share counts 1/n for each (PSS)."""
+        """Memory of the broker and its descendants. A page that n processes share counts as 1/n for each (PSS)."""
 
     def processor_seconds(self) -> float | None:
         """Processor time that the broker and its descendants have used so far."""
@@ -51,7 +52,7 @@ class Broker(Protocol):
         """Bytes that the broker has written to an object store so far; None without a store."""
 
     def partition_dir(self, topic: str) -> Path | None:
-        """The directory of partition 0; None if its files cannot be seen."""
+        """The directory of the topic's partition 0; None if this process cannot read the broker's files."""
 
 
 class Tidelog:
@@ -122,7 +123,7 @@ def _is_cleaner(pid: int) -> bool:
         return False
 
 
-#: The options that kafka-server-start.sh and kafka-run-class.sh give to Java, except their log of garbage collections.
+#: The options that kafka-server-start.sh and kafka-run-class.sh give to Java, except those for the garbage collection log.
 AS_SHIPPED = (
     "-Xms1g",
     "-server",
@@ -138,7 +139,7 @@ class Kafka:
     """Kafka as shipped: a heap of 1 GiB and the other Java options of its scripts. `settings` are broker configs."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
-        # Deletes the topics of measured rows as soon as tidelog does; by default Kafka waits for a minute.
+        # With this setting Kafka deletes the files of a row's topic as soon as tidelog does. The default is a minute.
         deletion = {"log.segment.delete.delay.ms": 1000}
         self._node = ApacheKafka(directory, settings={**deletion, **(settings or {})}, heap="1g", jvm=AS_SHIPPED)
 
@@ -158,7 +159,7 @@ class Kafka:
 
     def stop(self) -> None:
         if self._node.running:
-            with suppress(KafkaFailed):  # it was killed before
+            with suppress(KafkaFailed):  # the broker was killed before
                 self._node.stop()
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
@@ -224,7 +225,7 @@ class Floor:
 
 
 class Rival:
-    """A foreign broker that already runs and is left running."""
+    """A broker that was started outside of this run, and that this run does not stop."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -290,7 +291,7 @@ def resident_megabytes(pid: int, *, children: bool = True) -> float:
 
 
 def proportional_megabytes(pid: int) -> float:
-    """Memory, in 10^6 bytes, of the process and its descendants: a page that n processes share counts 1/n for each (PSS)."""
+    """Memory, in 10^6 bytes, of the process and its descendants. A page that n processes share counts as 1/n for each (PSS)."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         own = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
@@ -300,8 +301,8 @@ def proportional_megabytes(pid: int) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """The ids of a process's children. Reads all threads, because /proc lists a child with the thread that started it.
-    FileNotFoundError, ProcessLookupError for a process that ended."""
+    """The ids of a process's children. Reads all threads, because /proc lists a child with the thread that started it. Raises
+    FileNotFoundError or ProcessLookupError if the process has ended."""
     return [
         int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
     ]

@@ -1,6 +1,6 @@
-"""Uses a share of a processor in bursts, to show how processes that have nothing to do with the broker affect a producer.
+"""Uses a share of a processor in bursts, to show how processes unrelated to the broker affect a producer.
 
-python -m benchmarks.burner SHARE BURST_MS        until it is killed
+python -m benchmarks.burner SHARE BURST_MS        runs until it is killed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The data of one CRC-32 between two looks at the clock; it takes about 10 µs.
+#: The data whose CRC-32 is computed between two readings of the clock, in about 10 µs.
 PIECE = bytes(16 << 10)
 #: The smallest share of a core for which a process is started.
 LEAST_SHARE = 0.005
@@ -31,7 +31,7 @@ class Used:
 
     @classmethod
     def by(cls, pid: int) -> Used:
-        """Counts all living threads and no children; zeros for a process that has ended."""
+        """Adds up the process's living threads, without its child processes. Both figures are 0 if the process has ended."""
         seconds, sleeps = 0.0, 0
         for task in Path(f"/proc/{pid}/task").glob("*"):
             try:
@@ -52,14 +52,15 @@ class Burn:
 
     @classmethod
     def between(cls, before: Used, after: Used, elapsed_s: float, *, less: float = 0.0) -> Burn:
-        """The use by one process in that time, less the share `less` that it uses anyway."""
+        """The use by one process during `elapsed_s`, reduced by `less`, the share that the process uses without the measured
+        load."""
         seconds, sleeps = after.seconds - before.seconds, after.sleeps - before.sleeps
         return cls(max(0.0, seconds / elapsed_s - less), max(LEAST_BURST_MS, seconds / max(1, sleeps) * 1e3))
 
 
 @contextmanager
 def burning(burns: Sequence[Burn]) -> Iterator[None]:
-    """Runs one process for each burn while the block runs."""
+    """Runs one process for each burn of at least LEAST_SHARE, until the block ends."""
     started = [
         subprocess.Popen([sys.executable, "-m", "benchmarks.burner", str(burn.share), str(burn.burst_ms)])
         for burn in burns

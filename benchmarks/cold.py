@@ -1,8 +1,9 @@
-"""Cold data: a node whose history is only in versitygw, an S3 server on the same machine, and not on local disk.
+"""Measures reads of cold data: the node's history is only in versitygw, an S3 server on the same machine, not on local disk.
 
-Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; the effect on a producer
-of a scan, and of unrelated processes with the same processor use; and the memory of a hundred consumers with fetches of
-50 MiB.
+There are rows for
+- a scan from offset 0 through the broker, beside a download of the same bytes without a broker, and the scan's GETs;
+- the latency of a producer beside a scan, and beside unrelated processes that use the processors as much as the scan does;
+- the memory that a hundred consumers with fetches of 50 MiB add.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.support.node import ROOT, Node
 from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
 
 TOPIC = "cold"
-#: Records of a batch, and bytes of each.
+#: Records of a batch, and bytes of each record's value.
 BATCH = (64, 1000)
 RATE = 1000
 IDLE_S = 5.0
@@ -41,31 +42,31 @@ BURNERS_S = 5.0
 CONSUMERS = 100
 CONSUMER_BYTES = 50 << 20
 LIMIT_S = 600.0
-#: An answer of more bytes than this holds records.
+#: An answer of more bytes than this contains records.
 LEAST_ANSWER = 1000
-#: Answers with records that each consumer takes.
+#: The number of answers with records that each consumer receives.
 ANSWERS = 2
 
 
 def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> None:
-    """Adds the part's rows to the table. LoadFailed if versitygw is not available."""
+    """Adds the part's rows to the table. Raises LoadFailed if versitygw is not available."""
     problem = versitygw_missing()
     if problem is not None:
         raise load.LoadFailed(problem)
     wanted = int(gibibytes * (1 << 30))
     settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
-    # Rounds up to whole batches, as `_fill` makes them.
+    # Rounded up, because `_fill` writes only whole batches.
     wanted += -wanted % len(load.record_batch(*BATCH))
     with versitygw_server(directory / "s3") as server:
         url = f"s3://{BUCKET}/bench"
         flags = ("--s3-endpoint", server.endpoint)
         with Node(directory / "node", store=url, settings=settings, flags=flags, environment=ENVIRONMENT) as node:
             _fill(node, wanted)
-            # Otherwise the gibibytes just written would reach the disk during the first rows.
+            # Otherwise the kernel would write these gibibytes to the disk during the first rows.
             os.sync()
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
-            # The node starts again, because memory left by scans would hide the cost of the consumers.
+            # The node is restarted, because memory left by the scans would hide the memory that the consumers add.
             node.stop()
             node.start()
             _many_consumers(table, node)
@@ -105,7 +106,8 @@ def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: 
 
 
 class _Scanned:
-    """The processor use of each process of a scan, from now until the last look at which all of them ran."""
+    """The processor use of each process of a scan, from the object's creation until the last `look` at which all of them still
+    ran."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         """`pids` begins with the broker's."""
@@ -119,10 +121,10 @@ class _Scanned:
             self._last, self._looked_at = found, time.monotonic()
 
     def burns(self, *, less: float) -> list[Burn]:
-        """The use of a processor by each process. `less` is the share that the broker uses without a scan."""
+        """Returns the use of each process. The broker's is reduced by `less`, the share that it uses without a scan."""
         elapsed = self._looked_at - self._began
         if elapsed == 0:
-            raise load.LoadFailed("the scan ended within a second: there is no load to compare it with")
+            raise load.LoadFailed("the scan ended within a second, before its processor use was measured")
         broker = next(iter(self._first))
         return [
             Burn.between(used, self._last[pid], elapsed, less=less if pid == broker else 0.0)
@@ -131,7 +133,7 @@ class _Scanned:
 
 
 def _fill(node: Node, wanted: int) -> None:
-    """Produces, moves everything to the bucket, and waits until the disk has none of it."""
+    """Produces the records, offloads all of them, and returns once the disk has none of them."""
     load.create_topic(node.kafka, TOPIC)
     load.produce_bytes(node.kafka, TOPIC, *BATCH, wanted)
     command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait", "--timeout", str(LIMIT_S)]
@@ -139,13 +141,13 @@ def _fill(node: Node, wanted: int) -> None:
     deadline = time.monotonic() + LIMIT_S
     while local_bytes(node, TOPIC, 1) > 0:
         if time.monotonic() > deadline:
-            raise load.LoadFailed(f"{node.partition_dir(TOPIC)} was not emptied")
+            raise load.LoadFailed(f"{node.partition_dir(TOPIC)} still has records after {LIMIT_S:g} s")
         time.sleep(0.1)
 
 
 # --- a hundred consumers ----------------------------------------------------------------------------------------------
 def _many_consumers(table: Table, node: Node) -> None:
-    """Each consumer repeatedly asks for 50 MiB at an offset of its own, until all have received records twice."""
+    """Each consumer requests 50 MiB at an offset of its own until it has received records twice."""
     high_watermark = load.high_watermark(node.kafka, TOPIC)
     # Reads one chunk first, to start the tier process, which runs only while there is work.
     _served(node.kafka, high_watermark, consumers=1, answers=1, answer_bytes=1)
@@ -159,7 +161,7 @@ def _many_consumers(table: Table, node: Node) -> None:
     for part, used, limit in (
         ("downloads in flight", tier["most_bytes_in_flight"], budget),
         ("chunks on disk", cache["used_bytes"], cache["limit_bytes"]),
-        # Besides the budget, only cached sidecars grow with cold readers.
+        # Besides the downloads in flight, only cached sidecars grow with the number of cold readers.
         ("memory they add", (peak["all"] - before) * 1e6, budget + MAX_SIDECAR_BYTES),
     ):
         table.add("tidelog", f"{row}: {part}", "MB", used / 1e6)
@@ -172,7 +174,7 @@ def _many_consumers(table: Table, node: Node) -> None:
 
 
 class _Consumer:
-    """One of the hundred: its position, and the bytes received of the current response."""
+    """One of the hundred consumers: the number of answers left, and the bytes received so far."""
 
     def __init__(self, address: str, offset: int, answers: int, answer_bytes: int) -> None:
         self.connection = load.Connection(address)
@@ -203,7 +205,7 @@ def _served(
     answers: int = ANSWERS,
     answer_bytes: int = CONSUMER_BYTES,
 ) -> int:
-    """The bytes sent to all consumers."""
+    """Runs the consumers; returns the bytes that all of them received."""
     poll, waiting, total = select.epoll(), dict[int, _Consumer](), 0
     for n in range(consumers):
         consumer = _Consumer(address, high_watermark * n // consumers, answers, answer_bytes)
@@ -226,7 +228,7 @@ def _served(
 
 @contextmanager
 def _peak(node: Node) -> Iterator[dict[str, float]]:
-    """Peak resident memory while the block runs: of the broker, the tier process, and both together."""
+    """Yields the peak resident memory while the block runs: of the broker, of the tier process, and of both together."""
     seen, ended = {"all": 0.0, "node": 0.0, "tier": 0.0}, threading.Event()
 
     def look() -> None:
@@ -247,13 +249,13 @@ def _peak(node: Node) -> Iterator[dict[str, float]]:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def _gets(node: Node) -> int:
-    """The GETs of the running tier process."""
+    """The number of GETs of the running tier process; 0 if none runs."""
     counters: dict[str, Any] | None = json.loads(node.get("/stats")[1])["tier_process"]["counters"]
     return 0 if counters is None else int(counters["store_calls"].get("get", 0))
 
 
 def _children(pid: int) -> list[int]:
-    """The children of a process. A broker's is the tier process, which still runs because a scan has just ended."""
+    """The children of a process. The broker's child is its tier process, which keeps running for some time after a scan."""
     listed = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children"))
     return [int(child) for children in listed for child in children.split()]
 
@@ -270,7 +272,7 @@ def _module(*words: str) -> subprocess.Popen[str]:
 
 
 def _finished(process: subprocess.Popen[str]) -> float:
-    """The figure that a process printed."""
+    """Waits for the process to end; returns the figure that it printed."""
     printed, _ = process.communicate(timeout=LIMIT_S)
     if process.returncode != 0:
         raise load.LoadFailed(f"{process.args!r} ended with {process.returncode}")

@@ -1,8 +1,8 @@
-"""Counts the objects that a commit writes: the manifest and its pages, over any number of modelled commits.
+"""Counts the objects that commits write, the manifest and its pages, over any number of modelled commits.
 
-The modelled partition takes one segment after another, each with a commit of its own, expires segments past its retention, and
-sweeps objects past the grace. It uses the same manifest transitions as a node. Pure and deterministic; documents are not
-encoded, since only their number matters.
+The modelled partition commits one segment after another, expires segments past its retention, and sweeps objects past the
+grace. It uses the same manifest transitions as a node. The model is pure and deterministic. It encodes no documents, because
+only their number matters.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from storage_tiers.cold.manifest.model import Author, Manifest, ManifestPage, Ma
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import first_manifest
 
-#: Pages of the real size, under a manifest whose 32 KiB hold some 44 segments.
+#: Pages of the real size. The manifest has at most 44 segments, about as many as fit into its 32 KiB.
 REAL: Mapping[str, int] = {"MAX_SEGMENTS": 44}
-#: Pages so small that pages of level 1 name nearly all of them.
+#: Pages so small that nearly all of them are named by pages of level 1.
 DEEP: Mapping[str, int] = {"MAX_SEGMENTS": 12, "MAX_PAGE_SEGMENTS": 32, "_EXPIRED_INLINE": 4}
-#: Commits between two passes of retention, and of the sweeper.
+#: The number of commits between two passes of retention and the sweeper.
 LOOKS = 40
 
 
 @dataclass
 class Puts:
-    """PUTs of a manifest and its pages: `most` is the largest number in one commit. `largest` is the most pages that the
-    manifest named, `levels` whether pages of level 1 were among them."""
+    """PUTs of a manifest and its pages. `most` is the largest number of PUTs in one commit, and `largest` the largest number of
+    pages that the manifest named at once. `levels` is True if the manifest ever named a page of level 1."""
 
     commits: int = 0
     puts: int = 0
@@ -88,8 +88,8 @@ class _Partition:
             pass
 
     def sweep(self, grace: int) -> None:
-        """As `sweeper` does: drops the due keys that the manifest itself lists, unfolds one page of level 1, then drops the due
-        keys of each page."""
+        """Does what the sweeper does: drops the due keys that the manifest itself lists, unfolds one page of level 1, and drops
+        the due keys of each page."""
         due = self._manifest.commit - grace
         gone = {key for item in self._manifest.removed if item.at.commit <= due for key in item.keys}
         self._drop(gone, ())

@@ -1,9 +1,10 @@
-"""The log cleaner: a topic of 1 KiB records is written, then becomes a compacted one, and the files show when it is clean.
+"""Measures the log cleaner. A topic of 1 KiB records is written, and then its cleanup.policy is set to compact. The sizes of
+its files show when it is clean.
 
-The result is known: the newest record of each key among the closed segments stays. Both brokers look for work every 100 ms,
-and have their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The
+The result is known: only the newest record of each key in the closed segments stays. Both brokers look for work every 100 ms,
+and otherwise have their defaults (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The
 time includes the swap of the files. Replaced files that a broker keeps for a while are not counted. The memory of tidelog's
-cleaner is measured while it cleans so many records that its key map is as large as the dedupe buffer allows.
+cleaner is measured while it cleans so many records that its offset map is as large as the dedupe buffer allows.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ WRITTEN_BYTES = 512 << 20
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 100}
 DEDUPE_BYTES = 128 << 20
 LIMIT_S = 120.0
-#: Factors by which the closed segments may exceed the kept records' size as written: batches keep their headers, and a batch
-#: of few records compresses less well.
+#: A log counts as clean once its closed segments have at most this many times the size of the records that stay. The segments
+#: are larger than these records, because batches keep their headers, and a batch of few records compresses less well.
 SLACK, COMPRESSED_SLACK = 1.15, 1.5
-#: Each key is written twice. The map is sized for the records, so twice this many give it the whole dedupe buffer, with about
-#: half its slots in use.
+#: Each key is written twice. The offset map is sized for the number of records, which is twice SHORT_KEYS, so it takes the
+#: whole dedupe buffer, and about half of its slots are used.
 SHORT_KEYS, SHORT_RECORDS, SHORT_SEGMENT_BYTES = 2_700_000, 1_000, 8 << 20
 
 ROW = "compaction of 1 KiB records, a tenth stays"
@@ -47,7 +48,7 @@ FULL = "compaction with a full dedupe buffer: peak memory of the cleaner"
 
 
 def one_round(broker: Broker, tag: str, share: float, table: Table) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker. `share` shrinks the log, for a first look."""
+    """Yields (row, unit, value) for one broker. A `share` below 1 makes the log smaller, for a quick run."""
     for row, codec, slack in ((ROW, Codec.NONE, SLACK), (LZ4, Codec.LZ4, COMPRESSED_SLACK)):
         yield from _large_records(broker, f"{tag}-{codec}", share, row, codec, slack)
     if isinstance(broker, Tidelog):
@@ -86,12 +87,13 @@ def _peak_of_a_full_map(broker: Tidelog, tag: str, share: float) -> float:
         peak = [0.0]
         _clean(broker, topic, directory, int(dirty * 0.85), lambda: peak.append(broker.cleaner_megabytes()))
     if not max(peak):
-        raise load.LoadFailed(f"{topic} was not seen to be cleaned")
+        raise load.LoadFailed(f"no cleaner process was seen while {topic} was cleaned")
     return max(peak)
 
 
 def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Callable[[], None]) -> None:
-    """Makes `topic` a compacted one, and returns once its closed segments have at most `most` bytes."""
+    """Sets the topic's cleanup.policy to compact; returns once its closed segments have at most `most` bytes. Calls `meanwhile`
+    while it waits."""
     began = time.perf_counter()
     _alter(broker.address, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     while not _is_clean(directory, most):
@@ -102,8 +104,9 @@ def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Ca
 
 
 def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.NONE) -> tuple[int, int]:
-    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). If
-    there is a codec, half of each value compresses well and the other half is random. Without one all values are the same."""
+    """Writes at least `wanted` bytes of batches; returns (bytes, records). Each record's key is drawn at random from `keys`
+    keys. With a codec, half of each value compresses well and the other half is random. Without one, all values are the
+    same."""
     chance, same = random.Random(7), os.urandom(VALUE_BYTES)
 
     def record() -> tuple[bytes, bytes]:
@@ -161,7 +164,7 @@ def _closed(directory: Path) -> list[int]:
 def _is_clean(directory: Path, most: int) -> bool:
     try:
         return sum(_closed(directory)) <= most and not [*directory.glob("*.cleaned"), *directory.glob("*.swap")]
-    except FileNotFoundError:  # replaced since it was listed
+    except FileNotFoundError:  # a file was replaced after it was listed
         return False
 
 

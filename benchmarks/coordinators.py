@@ -1,11 +1,10 @@
-"""The cost to a broker of many groups, large groups and many committed offsets.
+"""Measures what many groups, large groups and many committed offsets cost a broker.
 
-Offsets are committed without membership in a group (generation -1), as tools do it, once the coordinators of all partitions are
-loaded. The warm-up load is the only group traffic before that. A start is timed from the spawn after a kill -9 until an
-OffsetFetch has returned an offset for each of the 1,000 groups. Memory is the broker's own: its processes for tiering and
-cleaning start when they have work, which does not depend on groups. Members are `benchmarks.groups.Member`s. The group
-rebalances only while a figure of its own broker is measured, so that its clients do not take the cores from the measurement of
-another broker.
+Offsets are committed without membership in a group (generation -1), as tools do. The commits begin once the coordinators of all
+partitions are loaded. Before that, there is no other group traffic than the warm-up. A start is timed from the spawn after a
+kill -9 until an OffsetFetch has returned an offset for each of the 1,000 groups. Memory is that of the broker's process alone:
+its tier process and its cleaner process start when they have work, which does not depend on groups. A group rebalances only
+while its own broker is measured, so that its members do not use the cores while another broker is measured.
 
 python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group until its input closes; prints `up` once the
                                                               group is stable
@@ -34,22 +33,22 @@ from benchmarks.brokers import Broker, Tidelog, wait_for_port
 from benchmarks.burner import Burn, Used
 from benchmarks.load import Connection, LoadFailed
 from benchmarks.table import JUDGED, Table
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 
 #: Number of groups, and of partitions of each: a million offsets.
 OFFSETS = (1_000, 1_000)
 GROUPS = (2_000, 10)
 MEMBERS = 2_000
-#: Seconds between two heartbeats of a member. A shorter pause would make the heartbeats of thousands the main load.
+#: Seconds between two heartbeats of a member. With a shorter pause the heartbeats of 2,000 members would be the main load.
 BEAT_S = 1.0
 RATE, LATENCY_S = 500, 10.0
 LIMIT_S = 120.0
-#: Brokers' settings for this part. Neither broker bounds the connections of one address.
+#: Brokers' settings for this part. By default neither broker limits the number of connections of one address.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 50}
 #: Settings for the rows of `fresh`, where groups wait for members as they do by default.
 FRESH_SETTINGS: dict[str, str | int | bool] = {"offsets.topic.num.partitions": 50}
 DELAY_S = 3.0
-#: (members, delays): a member that joins while a new group waits makes the group wait once more.
+#: (members, number of delays). A member that joins while a new group waits makes the group wait for one more delay.
 DELAYED = ((1, 1), (100, 2))
 #: The topic that `stalls.Probe` writes to.
 PROBED = "small"
@@ -82,8 +81,9 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
 
 
 def _beside(broker: Broker, tag: str, table: Table) -> float:
-    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: p99 without the
-    group, and p99 while a separate process burns as much processor time as the group's clients did, in equally long bursts."""
+    """Returns the p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: p99
+    without the group, and p99 while another process uses as much processor time as the group's members did, in equally long
+    bursts."""
     with load.topic_for(broker.address, f"beside-{tag}") as topic:
 
         def p99() -> float:
@@ -121,8 +121,8 @@ def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
 
 
 def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, float | None]]:
-    """Yields the rows about joins with the default delay and about committed offsets. The broker runs and has no groups but
-    those that `warm` made. The broker is killed and started again."""
+    """Yields the rows about joins with the default delay and about committed offsets. The broker must run, and have no groups
+    other than those of `warm`. It is killed and started again."""
     address = broker.address
     wait_for_coordinators(address)
     for count, delays in DELAYED:
@@ -172,7 +172,7 @@ def wait_for_coordinators(address: str) -> None:
 
 
 def until_writable(address: str, topic: str) -> None:
-    """Returns once the topic accepts a record. LoadFailed after LIMIT_S."""
+    """Returns once the topic accepts a record. Raises LoadFailed after LIMIT_S."""
     deadline, c = time.monotonic() + LIMIT_S, Connection(address)
     request = load.produce_frame(topic, load.record_batch(1, 100))
     while True:
@@ -188,7 +188,7 @@ def until_writable(address: str, topic: str) -> None:
 
 
 def commit_all(address: str, prefix: str, count: int, topic: str, partitions: int) -> None:
-    """Commits offsets of all partitions, for one group after another."""
+    """Commits an offset of every partition, for one group after another."""
     c = Connection(address)
     rows = tuple(
         commit_request.OffsetCommitRequestPartition(
@@ -207,12 +207,12 @@ def commit_all(address: str, prefix: str, count: int, topic: str, partitions: in
         while codes := {int(each.error_code) for each in c.call(request, _COMMITTED).topics[0].partitions} - {0}:
             if not codes <= groups.NOT_READY or time.monotonic() > deadline:
                 raise LoadFailed(f"{address}: commit of {prefix}-{number}: errors {codes}")
-            time.sleep(0.01)  # each group's coordinator is loaded on its own
+            time.sleep(0.01)  # the coordinator of this group is not loaded yet
     c.close()
 
 
 def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
-    """Returns once each of the groups has an offset. LoadFailed if one has not after LIMIT_S."""
+    """Returns once every group has an offset. Raises LoadFailed if a group has none after LIMIT_S."""
     deadline, left, c = time.monotonic() + LIMIT_S, list(range(count)), Connection(address)
     while left:
         number = left[-1]
@@ -232,7 +232,7 @@ def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
 
 @contextmanager
 def rebalancing(address: str, group: str) -> Iterator[int]:
-    """Makes a group of MEMBERS rebalance again and again while the block runs. Yields the id of the process that does so."""
+    """Makes a group of MEMBERS rebalance again and again while the block runs. Yields the id of the members' process."""
     words = [sys.executable, "-m", "benchmarks.coordinators", address, group, str(MEMBERS)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None

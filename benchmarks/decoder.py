@@ -1,7 +1,7 @@
 """Measures how fast one core decodes records into columns: 100-byte records in batches of 16 KiB, the default of producers.
 
-There is a row for each codec. Its columns `plain` and `copy` are the plain decoder and a memory copy, on the same bytes.
-Figures use processor time, so that a busy machine matters little. The three take turns.
+There is a row for each codec. The columns `plain` and `copy` show the plain decoder and a memory copy, on the same bytes. The
+three take turns. Rates are per second of processor time, so that other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from storage_tiers.records.decoder import decode
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 150
-#: Bytes of one fetch of a reader.
+#: Bytes that a reader fetches at a time.
 RUN_BYTES = 4 << 20
 LEAST_SECONDS = 0.2
 _EVERYTHING = sum(WANTED.values())
 
 
 def run_of(codec: Codec) -> tuple[bytes, int]:
-    """Returns about 4 MiB of batches, and the number of their records. Values are half random, half repeating."""
+    """Returns about 4 MiB of batches, and the number of their records. Half of each value is random, the other half repeats."""
     half = VALUE_BYTES // 2
     batches = [
         build_batch(
@@ -56,8 +56,8 @@ def _plain(log: bytes) -> int:
 
 
 def _rate(work: Callable[[], object], records: int) -> float:
-    """Millions of records a second of this thread's processor time, in the fastest of several calls: other
-    processes on the core and its caches can only slow a call down."""
+    """Returns millions of records per second of this thread's processor time, from the fastest of several calls. Other
+    processes that use the core or its caches can only make a call slower."""
     work()
     quickest, spent = float("inf"), 0.0
     while spent < LEAST_SECONDS:

@@ -1,9 +1,9 @@
-"""Many connections and partitions at once on one broker or on a cluster, with the processor time of the brokers and of the
-client itself.
+"""Measures one broker or a cluster under load from many connections to many partitions. The rows include the processor time of
+the brokers and of the client itself.
 
-The loop is closed: each connection has a fixed number of requests in flight, and goes to the leader of its partition. If
-requests hold all partitions, each client has a connection to every leader, for the partitions of that leader. The error codes
-of every response are checked.
+The loop is closed: each connection has a fixed number of requests in flight, and goes to the leader of its partition. With
+`together`, each client has one connection to each leader, whose requests contain all partitions of that leader. The error
+codes of every response are checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PARTITIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`together`: each request holds a batch for every partition; else a connection has a partition of its own."""
+    """With `together`, each request has a batch for every partition of its leader. Otherwise each connection has one
+    partition."""
 
     name: str
     connections: int
@@ -58,7 +59,7 @@ class _Client:
 
 
 def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker; no value if the broker does not show it."""
+    """Yields (row, unit, value) for one broker. A value is None if it is unknown for that broker."""
     for fleet in FLEETS:
         if only not in fleet.name:
             continue
@@ -76,7 +77,7 @@ def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[t
 
 
 def _clients(address: str, topic: str, batch: bytes, fleet: Fleet) -> list[_Client]:
-    """Connected clients, each of which has had one request accepted."""
+    """Connects the clients; returns them once each has had one request accepted."""
     leaders, made = load.leaders(address, topic), list[_Client]()
     for number in range(fleet.connections):
         wanted: dict[str, list[int]] = {}
@@ -91,7 +92,7 @@ def _clients(address: str, topic: str, batch: bytes, fleet: Fleet) -> list[_Clie
 
 
 def _closed_loop(made: list[_Client], topic: str, fleet: Fleet, seconds: float) -> tuple[int, float, float]:
-    """Loads the brokers for `seconds`. Returns (batches written, seconds, p99 in ms)."""
+    """Loads the brokers for `seconds`. Returns (batches written, elapsed seconds, p99 in ms)."""
     poll, taken, rows = select.epoll(), list[float](), 0
     clients = {client.connection.socket.fileno(): client for client in made}
     for fd in clients:
@@ -125,7 +126,7 @@ def _closed_loop(made: list[_Client], topic: str, fleet: Fleet, seconds: float) 
 
 
 def _answers(unread: bytearray) -> Iterator[bytes]:
-    """Takes whole responses off the front; yields each without its length prefix."""
+    """Removes the whole responses at the front of `unread`; yields each without its length prefix."""
     while len(unread) >= 4:
         (size,) = struct.unpack_from(">i", unread)
         if len(unread) < 4 + size:

@@ -1,7 +1,7 @@
 """A minimal broker that shows how fast any broker in Python could be in a benchmark.
 
-uvloop, hand-packed Produce and Fetch, one CRC-32C and one write per batch, one pread per fetch. No durability, no groups,
-no errors: it shows only Python's speed on this machine at this moment.
+It uses uvloop, hand-packed Produce and Fetch, one CRC-32C and one write per batch, and one pread per fetch. It has no
+durability, no groups and no error responses. It shows only the speed of Python on this machine at this moment.
 
   python -m benchmarks.floor PORT DIR     speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5, Metadata v9
 """

@@ -1,9 +1,9 @@
-"""Consumer groups on raw sockets: committed offsets, heartbeats, and the time from joining until a group is stable.
+"""Measures consumer groups over raw sockets: offset commits, heartbeats, and the time from joining until a group is stable.
 
 Each member has its own connection and prebuilt requests, so that the client costs little. Both brokers have
-`group.initial.rebalance.delay.ms` set to 0. Members speak JoinGroup v5, SyncGroup v3, Heartbeat v3 and OffsetCommit v7. A group
-is stable when every member has its assignment of one and the same generation. Until then members send a heartbeat every
-BEAT_S, because a client learns of a rebalance from the answer to a heartbeat. Every answer's error code is checked.
+`group.initial.rebalance.delay.ms` set to 0. Members use JoinGroup v5, SyncGroup v3, Heartbeat v3 and OffsetCommit v7. A group
+is stable when all members have assignments of the same generation. Until then, members that have an assignment send a heartbeat
+every BEAT_S, because a client learns of a rebalance from the answer to a heartbeat. Every answer's error code is checked.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from benchmarks.load import Connection, LoadFailed
 
 CONNECTIONS = 50
 MEMBERS = (3, 100, 500)
-#: Seconds between two heartbeats of a member that has an assignment while its group is not stable yet.
+#: Seconds between two heartbeats of a member, which sends them while it has an assignment and its group is not stable.
 BEAT_S = 0.02
-#: The longest that a coordinator may take to be ready, or a group to be stable.
+#: Seconds within which a coordinator must become ready, or a group stable.
 PATIENCE_S = 60.0
 #: Brokers' settings for this part.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
 
 _LOADING, _UNAVAILABLE, _ELSEWHERE = 14, 15, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 22, 25, 27, 79
-#: Kafka accepts any heartbeat (0) while the coordinator loads.
+#: Error codes of a coordinator that is not ready. 0 is one of them, because Kafka accepts any heartbeat while it loads.
 NOT_READY = frozenset({0, _LOADING, _UNAVAILABLE, _ELSEWHERE})
 _REJOIN = frozenset({_ILLEGAL_GENERATION, _REBALANCE})
 
 _SESSION = i32Timedelta.parse(dt.timedelta(seconds=30))
-#: A consumer's subscription to one topic, and an assignment of none.
+#: A consumer's subscription to one topic, and an assignment of no partitions.
 _SUBSCRIPTION = struct.pack(">hih", 0, 1, 1) + b"t" + struct.pack(">i", -1)
 _ASSIGNMENT = struct.pack(">hii", 0, 0, -1)
 
@@ -103,7 +103,9 @@ def _requests(address: str, tag: str, connections: int, seconds: float, *, is_co
 
 
 def closed_loop(members: Sequence[Member], requests: Sequence[bytes], reply: Any, seconds: float) -> tuple[int, float]:
-    """Returns (answers, seconds). An answer that differs from the first one, which is checked, is parsed for its errors."""
+    """Keeps one request of each member in flight for `seconds`; returns (number of answers, elapsed seconds). Each member's
+    first answer is checked for errors before the time starts. Later answers are checked only if they differ from the last
+    member's first answer."""
     poll, of_socket = select.epoll(), dict[int, tuple[Connection, bytes]]()
     good = b""
     for member, request in zip(members, requests, strict=True):
@@ -141,7 +143,7 @@ def _check(answer: bytes, reply: Any) -> None:
 
 # --- joining ----------------------------------------------------------------------------------------------------------
 def join_to_stable(address: str, group: str, count: int) -> float:
-    """Seconds from the first JoinGroup until all members have their assignment of one generation."""
+    """Returns the seconds from the first JoinGroup until all members have assignments of the same generation."""
     members = [Member(address, group) for _ in range(count)]
     wait_for_coordinator(members[0].connection, group)
     began = time.perf_counter()
@@ -156,8 +158,8 @@ def join_to_stable(address: str, group: str, count: int) -> float:
 def until_stable(
     members: Sequence[Member], *, each_alone: bool = False, beat_s: float = BEAT_S, joining: int | None = None
 ) -> None:
-    """Drives all members at once. `each_alone`: each has a group of its own. With `joining` only the last `joining` members
-    join; the others have an assignment, and learn from a heartbeat that there is a newer one."""
+    """Drives all members until the group is stable. With `each_alone`, each member has a group of its own. With `joining`, only
+    the last `joining` members join at once. The others have an assignment, and learn of the rebalance from a heartbeat."""
     poll, of_socket = select.epoll(), {each.connection.socket.fileno(): each for each in members}
     for fd in of_socket:
         poll.register(fd, select.EPOLLIN)
@@ -180,7 +182,7 @@ def until_stable(
             for member in members:
                 if not member.asked and member.assigned is not None:
                     member.send("beat", member.beat())
-    for member in members:  # heartbeats that are under way
+    for member in members:  # heartbeats that are not answered yet
         while member.asked:
             member.take_answer()
     poll.close()
@@ -188,7 +190,8 @@ def until_stable(
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. `assigned` is its assignment's generation, `asked` the kind of the request under way, if any."""
+    """A member of a group. `assigned` is the generation of its assignment. `asked` is the kind of its request in flight, or
+    empty."""
 
     address: str
     group: str
@@ -222,7 +225,7 @@ class Member:
         self.send("join", request)
 
     def take_answer(self) -> None:
-        """Reads one answer, and sends what a client sends next."""
+        """Reads one answer, and sends the request that a client sends next, if any."""
         asked, self.asked = self.asked, ""
         body = self.connection.receive()
         if asked == "join":
@@ -277,7 +280,7 @@ def _commit(member: Member, topic: str) -> Any:
 
 
 def leave(c: Connection, group: str, members: Sequence[Member]) -> None:
-    """Makes all members leave at once, so that no session ends during a later row."""
+    """Makes all members leave with one request, so that no session expires during a later row."""
     gone = tuple(leave_request.MemberIdentity(member_id=each.member_id) for each in members)
     request = leave_request.LeaveGroupRequest(group_id=GroupId.parse(group), members=gone)
     code = int(c.call(request, leave_response.LeaveGroupResponse).error_code)

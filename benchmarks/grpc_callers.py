@@ -1,8 +1,10 @@
-"""The part `callers`: how much memory excessive gRPC callers cost a node, and how long they make its other callers wait.
+"""The part `callers`: measures how much memory gRPC callers with excessive requests cost a node, and how long they make other
+callers wait.
 
-Each scenario has its own node, a process of callers that misbehave in one way, and a process that repeatedly requests the
-cluster's description. The longest stall is the slowest response to that process. Further rows give the most processor time that
-the node's event loop used during any one request of that process, and the slowest response just before the callers start.
+Each scenario has its own node, a process of callers that misbehave in one way, and the probe, a process that repeatedly
+requests the cluster's description. The longest stall is the slowest response to the probe. Further rows show the most processor
+time that the node's event loop used during any one request of the probe, and the slowest response just before the callers
+start.
 
 A stall is not necessarily the node's fault. Three processes share the machine's processors.
 """
@@ -26,7 +28,7 @@ from benchmarks.table import MOST_IN_A_CALLERS_STALL, Table
 from tests.support.node import Node
 
 MIB = 1 << 20
-#: Fresh interpreters: gRPC does not survive a fork.
+#: Processes start with a new interpreter, because gRPC does not survive a fork.
 _PROCESSES = multiprocessing.get_context("spawn")
 #: Seconds of each scenario, and of the pause before and after it.
 SECONDS, REST_SECONDS = 8.0, 2.0
@@ -78,8 +80,8 @@ async def spinning_streams(address: str, count: int, reads: bool) -> str:
 
 
 async def _all(address: str, count: int, reads: bool, call: Callable[[Any], Any]) -> str:
-    """Begins `count` calls, at most 100 on a channel. If `reads`, reads the answers for at most SECONDS. Otherwise suspends
-    this process half a second after the calls begin."""
+    """Begins `count` calls, at most 100 on a channel. If `reads` is True, reads the answers for at most SECONDS. Otherwise
+    suspends this process half a second after the calls begin."""
     import grpc
     import grpc.aio
 
@@ -205,8 +207,8 @@ def measured(name: str, directory: Path) -> Row:
 
 @contextmanager
 def _asking(node: Node) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Yields a function that returns, for the time since its last call, the longest wait and the most processor time of the
-    node's loop in one wait, in ms."""
+    """Yields a function that returns two figures in ms for the time since its last call: the longest wait, and the most
+    processor time of the node's event loop in one wait."""
     assert node.process is not None
     ours, theirs = _PROCESSES.Pipe()
     process = _PROCESSES.Process(target=ask_meanwhile, args=(node.grpc, node.process.pid, theirs))
@@ -258,7 +260,7 @@ def resident(node: Node) -> int:
 
 
 def processor_seconds(node: Node) -> float:
-    """The node's user and system time so far."""
+    """The seconds of user and system time that the node has used so far."""
     assert node.process is not None
     with open(f"/proc/{node.process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()

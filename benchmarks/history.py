@@ -1,6 +1,6 @@
-"""Measures the cost of a partition's history: the same queries on synthetic manifests of few and of millions of segments.
+"""Measures the cost of a partition's history, with the same queries on synthetic manifests of 24 to ten million segments.
 
-Pure: no store and no node. The target is a constant cost; the tables show the measured growth.
+It uses neither a store nor a node. The target is a constant cost; the tables show how the cost grows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from storage_tiers.types import TopicId
 IDS = Ids("history", "t", TopicId(bytes(16)), 0)
 SEGMENTS = (24, 8_192, 100_000, 1_000_000, 10_000_000)
 SECTIONS = INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER
-#: Periodic rounds over all partitions, and the numbers of partitions.
+#: Row names of the periodic rounds over all partitions, and the numbers of partitions.
 ROUNDS = RETENTION, SWEEPING, TIERING = "a round of retention", "a round of sweeping", "a round of tiering"
 COUNTS = (100, 1_000, 4_000)
 CHECK, SUMMARY = "retention's decision", "summary of a new manifest"
@@ -67,7 +67,7 @@ def measure(table: Table, *, rounds: int) -> None:
 
 
 def _spelled() -> Sequence[tuple[str, str, float]]:
-    """The bytes that a remote segment takes in a manifest, and, compressed, in a full page."""
+    """Returns two rows: the bytes that a remote segment takes in a manifest, and in a full page, which is compressed."""
     segments = tuple(_segment(IDS, n * _SPAN, (n + 1) * _SPAN, n) for n in range(pages.MAX_PAGE_SEGMENTS))
     manifest = replace(first_manifest(IDS), segments=segments[:40])
     in_manifest = (len(encode(manifest)) - len(encode(first_manifest(IDS)))) / 40
@@ -79,7 +79,7 @@ def _spelled() -> Sequence[tuple[str, str, float]]:
 
 
 def _check(live: ManifestSummary, limits: RetentionLimits) -> bool:
-    """A broker's check of a partition in which nothing expires."""
+    """The check that a broker makes for retention, in a partition in which nothing expires."""
     assert live.oldest is not None
     return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)
 
@@ -96,7 +96,7 @@ def _pages_asked(manifest: Manifest, known: dict[str, ManifestPage]) -> int:
 
 
 def plot(table: Table) -> None:
-    """The costs against the number of segments, and of partitions, as docs/img/history.png."""
+    """Plots the costs against the numbers of segments and of partitions, as docs/img/history.png."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -126,8 +126,8 @@ def plot(table: Table) -> None:
 def synthetic(
     count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
 ) -> tuple[Manifest, dict[str, ManifestPage]]:
-    """A manifest of `count` segments, as commits would leave it, and its pages by key. A page's segments are modelled as one
-    long segment."""
+    """Returns a manifest of `count` segments, as commits would leave it, and its pages by key. One long segment stands for all
+    segments of a page."""
     numbers = itertools.count(1)
     known: dict[str, ManifestPage] = {}
     by = Author(writer, "0" * 32, _TIME_MS, lambda: f"{next(numbers):032x}", known)

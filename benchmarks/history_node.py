@@ -1,8 +1,9 @@
-"""The cost of a partition's history to a node: memory of the broker's process, the store requests of an idle cluster, and those
-of a cold read.
+"""Measures what a partition's history costs a node: memory of the broker's process, elapsed time of the periodic rounds, and
+the store requests of commits, of an idle cluster and of a cold read.
 
 Histories are synthetic, nodes are real. For memory, a node in its own process opens a thousand partitions whose logs begin
-where their manifests end. Requests are counted at the store of a node in this process.
+where their manifests end. Commits are modelled (`commit_model`). Other requests are counted at the store of a node in this
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.support.clients import create, produce, seal
 from tests.support.node import Node
 
 PARTITIONS = 1000
-#: Segments of each partition; 0: it is not tiered.
+#: Segments of each partition. With 0, partitions are not tiered.
 SEGMENTS = (0, 24, 720)
 #: Partitions of the cluster whose requests are counted, and other objects put into its store to lengthen the listing.
 IDLE_PARTITIONS, OBJECTS = 200, 50_000
@@ -67,7 +68,7 @@ def measure(table: Table, directory: Path, *, rounds: int) -> None:
 
 
 def _commits() -> Sequence[tuple[str, str, float]]:
-    """Rows about 100,000 modelled commits: how many manifest objects one writes, on average and at most."""
+    """Rows about 100,000 modelled commits: how many objects (manifest and pages) a commit writes, on average and at most."""
     rows: list[tuple[str, str, float]] = []
     models = (("full pages", REAL, 60_000, 2_000), ("two levels of pages", DEEP, 50_000, 5_000))
     for name, bounds, live, grace in models:
@@ -166,7 +167,7 @@ def _give_history(node: Node, segments: int) -> None:
 
 
 def _least_resident_megabytes(node: Node) -> float:
-    """Memory left after freed memory has returned to the system."""
+    """The lowest resident memory within _SETTLING_S. The node returns freed memory to the system with a delay of seconds."""
     taken: list[float] = []
     for _ in range(_SETTLING_S):
         taken.append(resident_megabytes(node.pid, children=False))
@@ -190,8 +191,8 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
-    """The rows about requests to the store: those of an idle cluster in an hour, by partition; those of a sweep's listing; and
-    those of a cold read."""
+    """Returns the rows about requests to the store: those of a sweep's listing, of an idle partition in an hour, and of a cold
+    read."""
     rows: list[tuple[str, str, float]] = []
     async with running(directory, broker={"log.retention.check.interval.ms": "300000"}) as node:
         await node.create("t", IDLE_PARTITIONS, TIERED)
@@ -231,7 +232,8 @@ async def _an_hours_rounds(node: Running) -> None:
 
 
 async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
-    """Reads one record of a 32 MiB segment of 16 KiB batches. The broker has only the partition's manifest."""
+    """Reads one record of a 32 MiB segment of 16 KiB batches: through the broker, which has only the partition's manifest in
+    memory, and from the bucket alone, by offset and by time."""
     await node.create("cold", configs={**TIERED, "internal.segment.bytes": str(32 << 20)})
     for number in range(2048):
         await node.append("cold", number.to_bytes(2, "big") * 8000)

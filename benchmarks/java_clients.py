@@ -1,4 +1,4 @@
-"""Load by Kafka's Java clients: its ProducerPerformance, and a consumer that uses assign()."""
+"""Load from Kafka's Java clients: ProducerPerformance, and a consumer that uses assign()."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RATE = re.compile(r"records sent, ([0-9.]+) records/sec \(([0-9.]+) MB/sec\)")
 
 
 def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str, str, float]]:
-    """Yields (row, unit, value) for one broker. `share` shrinks the record counts, for a first look."""
+    """Yields (row, unit, value) for one broker. A `share` below 1 reduces the record counts, for a quick run."""
     large, small = int(1_000_000 * share), int(3_000_000 * share)
     topic = f"java-{tag}-large"
     load.create_topic(address, topic)
@@ -33,26 +33,26 @@ def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str,
 def produce(
     address: str, topic: str, records: int, size: int, acks: str, words_of_tool: Sequence[str] = ()
 ) -> tuple[float, float]:
-    """Runs ProducerPerformance with further arguments `words_of_tool`. Returns the (records/s, MB/s of 10^6 bytes) that it
-    reports."""
+    """Runs ProducerPerformance with the additional arguments `words_of_tool`. Returns the rates that it reports: (records/s,
+    MB/s), where a MB is 10^6 bytes."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(size)]
     words += ["--throughput", "-1", "--bootstrap-server", address, "--command-property", f"acks={acks}"]
     printed = java(*words, *words_of_tool)
     rates = _RATE.findall(printed)
     if not rates:
         raise load.LoadFailed(f"{address}: ProducerPerformance printed no rate:\n{printed}")
-    # The last line is for the whole run, in MiB/s.
+    # The last line has the rates of the whole run. Its "MB" are MiB.
     return float(rates[-1][0]), float(rates[-1][1]) * (1 << 20) / 1e6
 
 
 def consume(address: str, topic: str, records: int, isolation: str = "read_uncommitted") -> float:
-    """The MB/s of values that the consumer reports."""
+    """Runs the consumer; returns the MB/s of record values."""
     _, size, seconds = java(str(CONSUMER), address, topic, str(records), isolation).split()
     return int(size) / float(seconds) / 1e6
 
 
 def java(*words: str) -> str:
-    """The output of Kafka's tool or of our own Java source. LoadFailed if it fails."""
+    """Runs one of Kafka's tools, or a Java source file, and returns its output. Raises LoadFailed if it fails."""
     command = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode != 0:

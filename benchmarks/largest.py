@@ -1,7 +1,8 @@
-"""The largest requests that clients can send to each API of a node: many rows, repeated and unknown names.
+"""Builds the largest requests that clients can send to each API of a node.
 
-Every API gets the same three requests: as many rows as the gateway accepts, with names that do not exist; one name repeated as
-often; and, if rows contain rows, one row with as many inside. Requests known to be expensive are added by hand.
+An API whose requests contain rows gets up to three requests. The first has as many rows as the gateway accepts, with names that
+do not exist. The second has the same number of rows, all with one name. If rows contain rows, the third has a single row with
+that number of rows inside. Other APIs get one plain request. Requests known to be expensive are added by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.registry import APIS, Api
 from tests.kafka_gateway.kio_frames import entity, message, request_frame
 
-#: Bytes of all rows, a little below the gateway's bound on bytes that it reads into objects.
+#: The most bytes of all rows, a little below the largest request that the gateway reads into objects.
 BYTES = 4_100_000
 #: The most rows of one request.
 ROWS = ROWS_A_REQUEST
@@ -30,7 +31,7 @@ _BY_NAME = {"Produce": 12, "Fetch": 12}
 
 
 class Case(NamedTuple):
-    """A framed request. It is sent once unless `is_repeatable`; a request that changes something is not repeatable."""
+    """A framed request. It is sent more than once only if `is_repeatable`."""
 
     name: str
     schema: str
@@ -39,7 +40,7 @@ class Case(NamedTuple):
 
 
 def cases(topics: Sequence[str]) -> Iterator[Case]:
-    """Yields all requests. `topics` exist, each with one partition."""
+    """Yields all requests. `topics` are existing topics with one partition each."""
     for api in APIS:
         yield from _generic(api)
     yield from _reading(topics)
@@ -78,8 +79,8 @@ def _fields(kind: Any) -> Sequence[Any]:
 
 
 def _filled(schema: str, version: int, name_of: Any, inside: int) -> bytes:
-    """A request whose first array is full. The first array inside its elements has `inside` elements; if `inside` is above 1,
-    the outer array has one element."""
+    """Returns a request whose first array is as large as the bounds allow. The first array inside its elements has `inside`
+    elements. If `inside` is above 1, the outer array has only one element."""
     kind = message(schema, version, "request")
     array = next(field for field in dataclasses.fields(kind) if _inner(field))
     count = 1 if inside > 1 else ROWS
@@ -93,7 +94,7 @@ def _filled(schema: str, version: int, name_of: Any, inside: int) -> bytes:
 
 
 def _rows_in(kind: Any, own: int) -> int:
-    """Rows of one element: `own` and those of the arrays inside."""
+    """Counts the rows of one element: `own`, and those of one element of each array inside."""
     return own + sum(_rows_in(_inner(field), 1) for field in _fields(kind) if _inner(field) is not None)
 
 

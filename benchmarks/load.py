@@ -1,7 +1,8 @@
-"""Loads any Kafka-protocol broker over raw sockets, with prebuilt, pipelined requests, so that the client costs little.
+"""Puts load on any Kafka broker over raw sockets, with prebuilt, pipelined requests, so that the client costs little.
 
-Speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5 and Metadata v9. It checks the error codes of every answer, and
-otherwise only what costs nothing: the first and last offsets against the records sent, and the framing of fetched batches.
+It uses Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5 and Metadata v9. It checks the error codes of every answer. Its
+other checks cost almost nothing: first and last offsets must match the number of records sent, and fetched batches are walked
+by their lengths.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64
 
 
 class LoadFailed(Exception):
-    """The broker answered something that makes the figure meaningless."""
+    """A measurement failed, or an answer makes its figure meaningless."""
 
 
 def frame(message: Any) -> bytes:
-    """A request as bytes, length prefix and header included."""
+    """The message as a request's bytes, with length prefix and header."""
     header = type(message).__header_schema__(
         request_api_key=i16(type(message).__api_key__),
         request_api_version=i16(type(message).__version__),
@@ -101,7 +102,8 @@ class Connection:
 
 
 def create_topic(address: str, name: str, partitions: int = 1, **configs: object) -> None:
-    """Creates a topic with one replica; returns when all partitions have a leader. `configs` have underscores for dots."""
+    """Creates a topic with one replica; returns when all partitions have a leader. In the names of `configs`, underscores stand
+    for dots."""
     c = Connection(address)
     topic = create_request.CreatableTopic(
         name=TopicName(name),
@@ -149,9 +151,9 @@ def _ask_for(topic: str) -> metadata_request.MetadataRequest:
 
 @contextmanager
 def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk. Also, a
-    page cache that only grows would need memory that is new to the virtual machine, and getting that memory costs more
-    processor time than the broker's own work."""
+    """Creates a topic and deletes it at the end; the broker removes its files soon after. Otherwise the files of all rows would
+    fill the disk. Also, a page cache that only grows would need memory that is new to the virtual machine, and getting that
+    memory costs more processor time than the broker's own work."""
     create_topic(address, name, partitions)
     yield name
     c = Connection(address)
@@ -179,8 +181,8 @@ def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequenc
 
 
 def check_produced(body: bytes | bytearray | memoryview, topic: str, partitions: int = 1) -> None:
-    """Raises LoadFailed if an answer to `produce_frame` (without its length prefix) has an error. Costs the client almost
-    nothing: each row of a good answer has 33 bytes."""
+    """Raises LoadFailed if an answer to `produce_frame` (without its length prefix) has an error. In a good answer each
+    partition takes 33 bytes, so the check needs no parsing and costs the client almost nothing."""
     row = 4 + 1 + 1 + 1 + len(topic) + 1
     errors = row + 4
     whole = len(body) == row + 33 * partitions + 1 + 4 + 1
@@ -234,8 +236,8 @@ def accepted(c: Connection, request: bytes, topic: str, partitions: int = 1) -> 
 
 
 def _first_offset(c: Connection, request: bytes, topic: str) -> int:
-    """Sends the request until it is accepted, then once more. Returns the base offset of that last one, from which offsets are
-    counted."""
+    """Sends the request until it is accepted, then once more. Returns the base offset of the second batch, from which offsets
+    are counted."""
     accepted(c, request, topic)
     c.send(request)
     return base_offset(c.receive())
@@ -275,7 +277,7 @@ def latencies(address: str, topic: str, rate: int, seconds: float) -> list[float
 
 
 def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, float]:
-    """`latencies` by percentile."""
+    """Calls `latencies`; returns percentiles by name."""
     taken = sorted(latencies(address, topic, rate, seconds))
     return {name: taken[int(len(taken) * q)] for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))}
 
@@ -301,7 +303,7 @@ def many(address: str, topic: str, connections: int, seconds: float) -> tuple[fl
             c, since = begun[fd]
             body = c.socket.recv(4096)
             if len(body) < 4 or len(body) < 4 + struct.unpack_from(">i", body)[0]:
-                raise LoadFailed(f"{address}: answer cut in pieces or connection closed")
+                raise LoadFailed(f"{address}: an answer arrived in pieces, or the connection was closed")
             check_produced(body[4:], topic)
             now = time.perf_counter()
             taken.append(now - since)
@@ -354,7 +356,7 @@ def high_watermark(address: str, topic: str) -> int:
 def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_answers: int = 0) -> float:
     """Reads from offset 0 to the high watermark, one request after another, as a consumer does. Returns MB/s.
 
-    `empty_answers` is the number of consecutive answers that may be empty (a cold read that outlasts max_wait)."""
+    `empty_answers` is the number of consecutive answers that may be empty: a cold read may take longer than max_wait."""
     c, offset, total, start, empty = Connection(address), 0, 0, time.perf_counter(), 0
     while True:
         c.send(fetch_frame(topic, offset, partition_bytes))
@@ -374,7 +376,8 @@ def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_ans
 
 
 def _fetched(body: bytes) -> tuple[int, int, int]:
-    """(high watermark, position of the records, their length) of an answer to `fetch_frame`. LoadFailed if it is an error."""
+    """Returns (high watermark, position of the records, their length) of an answer to `fetch_frame`. Raises LoadFailed if it is
+    an error."""
     at = 4 + 4 + 2 + 4 + 4
     at += 2 + struct.unpack_from(">h", body, at)[0] + 4 + 4
     error, high_watermark = struct.unpack_from(">hq", body, at)
@@ -392,7 +395,7 @@ def fetched_records(body: bytes) -> bytes:
 
 
 def _walk(body: bytes, at: int, end: int, offset: int) -> int:
-    """The offset after the last whole batch in body[at:end]."""
+    """Returns the offset after the last whole batch in body[at:end]; `offset` if there is none."""
     while end - at >= 27:
         base, length = struct.unpack_from(">qi", body, at)
         if at + 12 + length > end:

@@ -1,4 +1,4 @@
-"""The machine's limits without tidelog: a loopback socket and one file, measured in the same run as the rows."""
+"""Measures the machine's limits without any broker, in the same run as the brokers: a loopback socket, and one file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Moves a partition between two brokers on one machine while a client writes. Measures how long it takes, how many bytes it
-adds to the bucket, and how long no broker accepts a record. Only tidelog is measured: Kafka would copy all of the partition.
+"""Moves a partition between two brokers on one machine while a client writes. Measures how long the move takes, how many bytes
+it adds to the bucket, and the longest wait for an acknowledgement. Only tidelog is measured: Kafka would copy the whole
+partition.
 
-The partition has its history in the bucket, and HOT_BYTES that only its leader has. The writer sends RATE records a second and
-waits for each acknowledgement; the longest time between a send and its acknowledgement includes the client's own search for the
-new leader.
+The partition's history is in the bucket, except for HOT_BYTES that only its leader has. The writer sends RATE records a second
+and waits for each acknowledgement. The longest wait includes the client's own search for the new leader.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Writer:
         self._longest = max(self._longest, time.perf_counter() - began)
 
     def stop(self) -> float:
-        """Stops after a few records at the new leader."""
+        """Stops a second later, so that the new leader gets some records."""
         time.sleep(1)
         self._stop.set()
         self._thread.join()
@@ -114,7 +114,7 @@ def _fill(address: str, size: int) -> None:
 
 
 def _wait_offloaded(store: Path) -> None:
-    """Returns once the bucket has grown by nothing for two seconds: it has all closed segments."""
+    """Returns once the bucket's size has not changed for two seconds. Then it has all closed segments."""
     size, since, began = _bytes(store), time.perf_counter(), time.perf_counter()
     while time.perf_counter() < since + 2:
         if time.perf_counter() > began + LIMIT_S:

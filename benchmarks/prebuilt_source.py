@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 
 class PrebuiltSource(DataSource):
-    """The option `folder` holds Arrow IPC streams, one file and task each. `.schema(...)` gives the schema."""
+    """Reads the Arrow IPC streams in the directory named by the option `folder`, one file per task. `.schema(...)` gives the
+    schema."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Measures processor time: that of a process and all its descendants (from /proc), and that of a node's event loop."""
+"""Measures the processor time of a process with all its descendants (from /proc), and of a node's event loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of the process and its running descendants. That of ended ones is included once their parent has
-    waited for them."""
+    """Returns the user and system time of the process and its running descendants. The time of a descendant that has ended is
+    included once its parent has waited for it."""
     children: dict[int, list[int]] = defaultdict(list)
     used: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -34,8 +34,9 @@ def processor_seconds(pid: int) -> float:
 
 
 class LoopTime:
-    """Processor time of a node's first thread, which runs its event loop: from the task clock of perf_event_open(2) or, where
-    that is not allowed, from the scheduler's statistics, which may be a tick (4 ms) old while the thread runs."""
+    """The processor time of a node's main thread, which runs its event loop. It comes from the task clock of
+    perf_event_open(2). Where the system does not allow that, it comes from the scheduler's statistics, which may be a tick
+    (4 ms) old while the thread runs."""
 
     def __init__(self, pid: int) -> None:
         self._clock = _task_clock(pid)
@@ -52,7 +53,7 @@ class LoopTime:
 
 
 def _task_clock(thread: int) -> int | None:
-    """A descriptor of the thread's task clock, which counts ns from now on; None if the system refuses one."""
+    """Opens the thread's task clock, which counts ns from this call on. Returns its descriptor; None if the system refuses."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return None
     attributes = ctypes.create_string_buffer(_ATTRIBUTES, len(_ATTRIBUTES))
@@ -60,7 +61,7 @@ def _task_clock(thread: int) -> int | None:
     return found if found >= 0 else None
 
 
-#: The system call's number on x86-64, and its flag.
+#: The system call number of perf_event_open on x86-64, and the call's flag for close-on-exec.
 _PERF_EVENT_OPEN, _CLOEXEC = 298, 8
-#: struct perf_event_attr in its first version: the type (software), its size, and the event (task clock).
+#: struct perf_event_attr in its first version: the event's type (software), the struct's size, and the event (task clock).
 _ATTRIBUTES = struct.pack("=IIQ40x", 1, 64, 1) + bytes(8)

@@ -2,7 +2,7 @@
 
   python -m benchmarks.ranged_gets STORE_URL ENDPOINT DIRECTORY BYTES      prints MB/s
 
-Eight ranged GETs of 4 MiB run at a time, each into a file of its own, as in the tier process; nothing is verified.
+Eight ranged GETs of 4 MiB run at a time. As in the tier process, each is written into its own file. Nothing is verified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_ONCE = 8
 
 
 async def fetched(url: str, endpoint: str, directory: str, wanted: int) -> float:
-    """MB/s over the first `wanted` bytes of the store's segments."""
+    """Fetches the first `wanted` bytes of the store's segments; returns MB/s."""
     store: ObjectStore = await S3Store.open(StoreLocation.parse(url, endpoint=endpoint))
     try:
         ranges = [one async for one in _ranges(store, wanted)]

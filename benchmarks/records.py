@@ -1,10 +1,9 @@
-"""Rates of single operations on record batches (checksum, validation, scan, decoding), and of a plain memory copy of the same
-bytes, interleaved in one run.
+"""Measures single operations on record batches (checksum, validation, scan, decoding), and a memory copy of the same bytes.
 
     python -m benchmarks.records [--seconds 0.2]
 
-Absolute figures vary by a factor of two to four within minutes on a shared machine; only the ratios of one run mean
-something.
+The operations take turns. Absolute figures vary by a factor of two to four within minutes on a shared machine, so only ratios
+within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SHAPES = ((1, 100), (10, 100), (1000, 100), (10_000, 100), (1000, 1000))
 
 
 def seconds_each(work: Callable[[], object], budget: float) -> float:
-    """Mean seconds of one call, over as many calls as fit the budget (s)."""
+    """Returns the mean seconds of one call, over as many calls as fit into the budget (s)."""
     started = time.perf_counter()
     calls = 0
     while time.perf_counter() - started < budget:
@@ -73,7 +72,7 @@ def jobs(batch: bytes) -> dict[str, Callable[[], object]]:
 
 
 def measure(work: dict[str, Callable[[], object]], budget: float) -> dict[str, float]:
-    """The best mean (s) of each job. The jobs take turns, so that a slow moment affects all."""
+    """Returns the lowest mean (s) of each job. The jobs take turns, so that a slow moment affects all of them."""
     best = dict.fromkeys(work, float("inf"))
     for _ in range(ROUNDS):
         for name, job in work.items():
@@ -97,7 +96,7 @@ def report(title: str, batch: bytes, budget: float) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--seconds", type=float, default=0.2, help="budget of each figure")
+    arguments.add_argument("--seconds", type=float, default=0.2, help="seconds in which each figure is measured")
     budget = arguments.parse_args().seconds
     built = "plain Python" if (walker.__file__ or "").endswith(".py") else "compiled"
     print(f"walker: {built}; header: {HEADER_BYTES} bytes a batch")

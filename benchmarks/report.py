@@ -1,8 +1,8 @@
 """Keeps the results of runs, one JSON file per part under benchmarks/results, and generates the tables of the docs and a plot.
 
-    python -m benchmarks.report                 generates tables and plot again from the results kept
+    python -m benchmarks.report                 generates the tables and the plot again from the saved results
 
-In README.md and docs/performance.md this module writes the lines between `<!-- benchmarks: NAME -->` and `<!-- end -->`: NAME
+In README.md and docs/performance.md this module writes the lines between `<!-- benchmarks: NAME -->` and `<!-- end -->`. NAME
 is a part, `summary`, or `chosen` (a few rows of the summary). All other text there is written by hand.
 """
 
@@ -28,6 +28,7 @@ PARTS = (
     "fleet",
     "cluster",
     "moves",
+    "controllers",
     "beside",
     "starts",
     "java",
@@ -49,7 +50,7 @@ _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DO
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One part of one run. `cut_short` is the reason if rows or rounds are missing, else empty."""
+    """The results of one part of one run. `cut_short` is the reason why rows or rounds are missing, or empty."""
 
     part: str
     date: str
@@ -86,14 +87,14 @@ def described(part: str, table: Table, *, rounds: int, cut_short: str = "") -> K
 
 
 def keep(kept: Kept) -> None:
-    """Replaces one part's results."""
+    """Saves the results of a part in place of its earlier ones."""
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(asdict(kept), indent=1, ensure_ascii=False)
     (RESULTS / f"{kept.part}.json").write_text(text + "\n")
 
 
 def read() -> dict[str, Kept]:
-    """The results kept, by part, in the order of the page."""
+    """Returns the saved results by part, in the order of PARTS."""
     found: dict[str, Kept] = {}
     for part in PARTS:
         path = RESULTS / f"{part}.json"
@@ -138,7 +139,7 @@ def _age(parts: list[Kept]) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Plots each row's ratio to Kafka, above 1 if better, and its target as a mark."""
+    """Plots each row's ratio to Kafka, above 1 if tidelog is better, with its target as a mark."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -207,7 +208,7 @@ def _machine() -> str:
 
 
 def _commit() -> str:
-    """The commit measured, with a plus if source files have uncommitted changes."""
+    """The measured commit, followed by a plus if source files have uncommitted changes."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, check=False, capture_output=True, text=True)

@@ -1,17 +1,33 @@
-"""`make bench`, `make bench RIVAL=host:port`, `make bench-kafka`, `make bench-spark`: rows interleaved round by round,
-medians and ratios.
+"""Runs the benchmarks: `make bench`, `make bench RIVAL=host:port`, `make bench-kafka`, `make bench-spark`.
 
   python -m benchmarks.run [--parts requests,starts,cold] [--rounds 7] [--seconds 2] [--warm-up 60] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
-Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `cluster` (the same with
-`--brokers 2`), `moves` (a partition to another broker), `beside` (produce while segments roll and are offloaded, tailing
-consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold` (reads of history that is only on a
-local S3 server), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's largest request,
-and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside confluent-kafka's), `groups` (members
-of consumer groups), `transactions` (by Java's clients), `compaction` (the log cleaner), `coordinators` (many and large groups),
-`history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count;
-`--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
+Parts:
+  requests      produce and fetch over raw sockets, with prebuilt requests
+  fleet         many connections and partitions at once
+  cluster       the rows of `fleet`, also with two brokers (`--brokers 2`)
+  moves         a partition moves to another broker
+  controllers   kills, metadata commands and 10,000 partitions of three brokers
+  beside        produce while segments roll and are offloaded; consumers at the end of a log
+  starts        the time from a start to the first answer
+  java          Kafka's Java clients
+  partitions    restarts with 10,000 partitions
+  cold          reads of history that is only on an S3 server on this machine
+  decoder       record batches into columns
+  spark         a scan, beside Spark's Kafka source
+  stalls        each API's largest request, and how long other requests wait meanwhile
+  callers       gRPC callers with excessive requests, and how long other callers wait meanwhile
+  sdk           the SDK's producers, beside confluent-kafka's
+  groups        members of consumer groups
+  transactions  transactions of Kafka's Java clients
+  compaction    the log cleaner
+  coordinators  many groups, large groups, many committed offsets
+  history       the cost of many segments and many partitions
+
+The brokers take turns row by row, and tables show medians and ratios. The machine's speed changes from minute to minute, so
+only ratios within one run are meaningful. `--write` saves the figures of each part with its date, and updates the docs' tables
+and the plot.
 
 If a part fails or exceeds its limit, its rows are kept, the other parts still run, and the exit code is 1.
 """
@@ -35,6 +51,7 @@ from benchmarks import (
     beside,
     cold,
     compaction,
+    controllers,
     coordinators,
     decoder,
     fleet,
@@ -64,6 +81,7 @@ LIMITS = {
     "fleet": 20,
     "cluster": 20,
     "moves": 15,
+    "controllers": 40,
     "beside": 25,
     "starts": 5,
     "java": 15,
@@ -88,7 +106,7 @@ ONCE = frozenset({"stalls", "callers"})
 
 #: Broker configs.
 Settings = Mapping[str, str | int | bool]
-#: (row, unit, value) of one broker; no value if it is unknown for that broker.
+#: (row, unit, value) of one broker. A value is None if it is unknown for that broker.
 Figures = Iterator[tuple[str, str, float | None]]
 
 
@@ -107,8 +125,8 @@ class Bench:
         self._tag = str(os.getpid())
 
     def brokers(self, *, floor: bool, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
-        """Fresh brokers, not started, with these broker configs (a rival keeps its own). All are stopped at the end of the
-        part. A second set in one part needs another directory `under` the run's."""
+        """Returns new brokers that are not started yet. They have the broker configs `settings`, except that a rival keeps its
+        own. They are stopped at the end of the part. A second set in one part needs another directory, `under` the part's."""
         made: dict[str, Broker] = {}
         directory = self._directory / under
         if floor:
@@ -124,7 +142,7 @@ class Bench:
         return made
 
     def ours(self, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
-        """The brokers that this run may start and kill."""
+        """As `brokers`, but only those that this run may start and kill."""
         made = self.brokers(floor=False, settings=settings, under=under)
         return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
 
@@ -136,7 +154,8 @@ class Bench:
         return made
 
     def warm(self, made: Mapping[str, Broker], one: Callable[[str, str], Figures] | None = None) -> None:
-        """Puts unmeasured load on each broker until a JVM has compiled its hot code; `one` runs one round of it."""
+        """Puts unmeasured load on each broker, long enough for a JVM to compile its hot code. `one` runs one round of the
+        load."""
         for name, broker in made.items():
             began, n = time.monotonic(), 0
             while time.monotonic() < began + self._arguments.warm_up:
@@ -159,7 +178,7 @@ class Bench:
         self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
 
     def cluster(self) -> None:
-        """As `fleet`, but compares a cluster of two brokers with a single broker, and also measures the memory of each."""
+        """Like `fleet`, but also measures a cluster of two brokers, and the memory of each."""
         made = self.running(floor=False)
         both = made[TWO_BROKERS] = of_brokers.Tidelog(self._directory / "two", brokers=2)
         self._stack.callback(both.stop)
@@ -174,6 +193,16 @@ class Bench:
 
     def moves(self) -> None:
         moves.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
+
+    def controllers(self) -> None:
+        controllers.measure(
+            self._table,
+            self._directory,
+            rounds=self._arguments.rounds,
+            seconds=2 * self._arguments.seconds,
+            warm_up=self._arguments.warm_up,
+            kafka=self._arguments.kafka,
+        )
 
     def _memory(self, made: Mapping[str, Broker], when: str) -> None:
         for name, broker in made.items():
@@ -209,7 +238,7 @@ class Bench:
         for n in range(self._arguments.rounds + 1):
             for name, broker in _turned(made, n).items():
                 for row, unit, value in starts.first_answer(broker):
-                    if n:  # the first start makes the files that later ones find
+                    if n:  # the first start does not count: it creates the files that later starts find
                         self._table.add(name, row, unit, value)
                 broker.stop()
 
@@ -274,7 +303,7 @@ class Bench:
     def compaction(self) -> None:
         made, share = self.running(floor=False, settings=compaction.SETTINGS), self._arguments.share
         self.warm(made)
-        # The first round does not count, because a JVM compiles its cleaner in it.
+        # This first round does not count, because a JVM compiles its cleaner's code in it.
         for broker in made.values():
             for _ in compaction.one_round(broker, f"{self._tag}-warm", share, Table()):
                 pass
@@ -305,14 +334,16 @@ class Bench:
 
 
 def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
-    """The brokers, in reverse order in every other round: each one pays for the disk queue that the one before it left."""
+    """Reverses the order of the brokers in every other round, because each one waits for the disk writes that the one before
+    it left in the queue."""
     names = list(made)
     return {name: made[name] for name in (reversed(names) if number % 2 else names)}
 
 
 def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str, tuple[str, str, float | None]]]:
-    """Runs each row on every broker before the next row. The order is reversed with each round and with each row, so that with
-    an odd number of rounds the broker that comes first once more often is not the same one in all rows."""
+    """Runs each row on every broker before the next row. The order of the brokers is reversed with each round. With an odd
+    number of rounds, one broker comes first once more than the other. The order is also reversed with each row, so this broker
+    is not the same in all rows."""
     names, place = list(begun), 0
     while True:
         turned = list(reversed(names)) if (number + place) % 2 else names
@@ -324,14 +355,14 @@ def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str,
             return
         row = {figure[:2] for figure in taken.values() if figure is not None}
         if len(row) != 1:
-            raise load.LoadFailed(f"different rows side by side: {', '.join(name for name, _ in sorted(row))}")
+            raise load.LoadFailed(f"the brokers gave different rows: {', '.join(name for name, _ in sorted(row))}")
         yield from ((name, figure) for name, figure in taken.items() if figure is not None)
         place += 1
 
 
 @contextmanager
 def _limited(minutes: float) -> Iterator[None]:
-    """Raises TooLong in the block after `minutes`, also while the block waits for an answer."""
+    """Raises TooLong in the block after `minutes`, even while the block waits for an answer."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise TooLong(f"after {minutes:g} minutes")
@@ -345,13 +376,13 @@ def _limited(minutes: float) -> Iterator[None]:
 
 
 def _one_part(part: str, arguments: argparse.Namespace) -> bool:
-    """Runs the part and keeps its rows. True if it completed."""
+    """Runs the part and keeps its rows. Returns True if it completed."""
     directory, table, began = Path(tempfile.mkdtemp(prefix="tidelog-bench-")), Table(), time.monotonic()
     cut_short = ""
     try:
         with ExitStack() as stack, _limited(LIMITS[part]):
             getattr(Bench(arguments, directory, stack, table), part)()
-    except Exception as error:  # noqa: BLE001 - the other parts are measured all the same
+    except Exception as error:  # noqa: BLE001 - the other parts still run
         traceback.print_exc()
         cut_short = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     finally:
@@ -374,8 +405,8 @@ def main() -> int:
         "--seconds",
         type=float,
         default=2,
-        help="seconds for which each figure of `requests` and `groups` is measured; `fleet`, `cluster` and `transactions` take "
-        "twice as long",
+        help="seconds for which each figure of `requests` and `groups` is measured; `fleet`, `cluster`, `controllers` and "
+        "`transactions` take twice as long",
     )
     parser.add_argument(
         "--warm-up", type=float, default=60, help="seconds of load on each broker before the first round"
@@ -385,7 +416,7 @@ def main() -> int:
         "--share",
         type=float,
         default=1,
-        help="factor on the record counts of `java` and `transactions`, and on the log size of `compaction`",
+        help="factor for the record counts of `java` and `transactions`, and for the log size of `compaction`",
     )
     parser.add_argument("--gibibytes", type=float, default=2.1, help="GiB of cold data")
     parser.add_argument("--million-records", type=float, default=5, help="millions of records that Spark scans")
@@ -397,10 +428,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     wanted = arguments.parts.split(",")
     if unknown := set(wanted) - set(report.PARTS):
-        parser.error(f"no such parts: {', '.join(sorted(unknown))}; there are {', '.join(report.PARTS)}")
+        parser.error(f"unknown parts: {', '.join(sorted(unknown))}; the parts are {', '.join(report.PARTS)}")
     failed = [part for part in wanted if not _one_part(part, arguments)]
     if failed:
-        print(f"did not complete: {', '.join(failed)}", file=sys.stderr)
+        print(f"these parts did not complete: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

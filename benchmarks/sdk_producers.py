@@ -2,7 +2,7 @@
 
 It compares three producers on the same node: the SDK's asyncio one, the SDK's blocking one, and confluent-kafka's. Each has
 its own defaults except for the shared settings: idempotence, acks=all, a linger of 5 ms. Each runs in its own process, on a
-topic of one partition. One record is sent unmeasured. Then time is measured from the first send until all records are
+topic of one partition. The first record is not measured. The time of the others is measured from their first send until all are
 acknowledged.
 """
 
@@ -18,7 +18,8 @@ from tests.support.node import Node
 RECORDS = 500_000
 VALUE_BYTES = 100
 
-#: The programs, each of which prints its seconds. `sys.argv`: address, topic, records, bytes of a value.
+#: The programs. Each prints the seconds that it took. `sys.argv` has the address, the topic, the number of records, and the
+#: bytes of a value.
 _ASYNC = """
 import asyncio, sys, time
 from grpc_api.sdk.client import Client

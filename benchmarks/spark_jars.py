@@ -1,7 +1,8 @@
 """Fetches Spark's own Kafka source and its dependencies from Maven Central, once, into `.cache`.
 
-Maven fetches the jars and `spark.jars` names them: `spark.jars.packages` would use Ivy, which ignores Maven's settings
-(mirrors, proxies). Every jar is named, since Spark's POMs point Maven to a mirror of their own for dependencies.
+Maven fetches the jars, and Spark gets their paths in `spark.jars`. `spark.jars.packages` would use Ivy, which ignores Maven's
+settings (mirrors, proxies). ARTIFACTS lists every jar, because for transitive dependencies Spark's POMs point Maven to a
+repository of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyspark
 #: Spark 4.2's Kafka source and its dependencies other than Spark.
 ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__),
-    # Not every mirror has a later one; only secured clusters use it.
+    # Some mirrors lack later versions. Only secured clusters use this jar.
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
@@ -29,7 +30,7 @@ _DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><ve
 
 
 def kafka_source() -> list[Path]:
-    """The jars. CalledProcessError if Maven cannot fetch them."""
+    """Returns the paths of the jars. Raises CalledProcessError if Maven cannot fetch them."""
     folder = Path(__file__).resolve().parents[1] / ".cache" / f"spark-kafka-{pyspark.__version__}"
     if not (folder / "complete").exists():
         folder.mkdir(parents=True, exist_ok=True)

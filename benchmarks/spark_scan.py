@@ -1,7 +1,8 @@
-"""Spark scanning a cold topic of 100-byte records, `local[2]`, all columns into Spark's `noop` sink.
+"""Measures a Spark scan of a cold topic of 100-byte records, in `local[2]`, with all columns into Spark's `noop` sink.
 
-Three sources take turns: tidelog's from the bucket, the same rows as prebuilt Arrow batches (no source in Python can be
-faster), and Spark's Kafka source from Apache Kafka with the same records. The bucket is a directory, the node is stopped.
+Three sources take turns: tidelog's source, which reads the bucket; prebuilt Arrow batches of the same rows, the upper limit for
+a source in Python; and Spark's Kafka source, which reads the same records from Apache Kafka. The bucket is a directory, and the
+node is stopped.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ UNIT = "M rows/s"
 PROCESSOR = "the same, processor time with workers and broker"
 TICKS = os.sysconf("SC_CLK_TCK")
 VALUE_BYTES = 100
-#: 16 KiB, as a producer with default settings sends them.
+#: Records of a batch of about 16 KiB, the default `batch.size` of producers.
 BATCH_RECORDS = 150
-#: Tasks of Spark's Kafka source, which otherwise makes one for each partition.
+#: Tasks of Spark's Kafka source. By default it makes one for each partition.
 KAFKA_TASKS = 8
 LIMIT_S = 600
 LEADER_S = 30
@@ -58,7 +59,7 @@ def measure(table: Table, directory: Path, *, rounds: int, records: int) -> None
         }
         counts = {name: source().count() for name, source in sources.items()}
         if len(set(counts.values())) != 1:
-            raise load.LoadFailed(f"the sources do not hold the same: {counts}")
+            raise load.LoadFailed(f"the sources have different numbers of records: {counts}")
         table.notes.append(
             f"Spark: {counts['tidelog']:,} records in batches of {BATCH_RECORDS}, a directory as the bucket."
         )
@@ -77,7 +78,7 @@ def _fill(address: str, records: int) -> None:
         try:
             load.produce_bytes(address, TOPIC, BATCH_RECORDS, VALUE_BYTES, size)
             break
-        except load.LoadFailed:  # Kafka names a leader before that leader serves
+        except load.LoadFailed:  # Kafka's metadata may name a leader before that leader accepts records
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -140,7 +141,7 @@ def _kafka(spark: SparkSession, address: str) -> Any:
 
 
 def _scanned(source: Callable[[], DataFrame]) -> tuple[float, float]:
-    """Wall seconds, and processor seconds of all descendants, which a busy machine disturbs less."""
+    """Scans; returns elapsed seconds, and processor seconds of all descendants, which depend less on other load."""
     before, began = _processor_seconds(), time.perf_counter()
     source().write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - began
@@ -148,13 +149,13 @@ def _scanned(source: Callable[[], DataFrame]) -> tuple[float, float]:
 
 
 def _processor_seconds() -> dict[int, float]:
-    """Processor seconds of each living descendant: Spark's JVM, its Python workers (which it keeps), Kafka."""
+    """Processor seconds of each living descendant: Spark's JVM, its Python workers (which it reuses), and Kafka."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         pid = int(status.parent.name)
         parents[pid], spent[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,12 +1,14 @@
-"""The part `stalls`: how long each API's largest request delays others, and how much memory it leaves.
+"""The part `stalls`: how long each API's largest request delays other requests, and how much memory it leaves in use.
 
-One node with thousands of topics. While a connection sends one large request and waits for its response (or for the connection
-to close), another process sends small Produce requests in turn: its longest wait is the row. The machine itself causes waits,
-so a second row gives the most processor time that the node's loop used in any one wait (not necessarily the longest), and the
-first rows give both figures for an idle node. That process has a real-time priority where the system allows it: otherwise it
-may wait for a core although its answer has arrived, and the loop's work in that time would count as the cause. A repeatable
-request is then sent until six have been answered (or one takes longer than LONG_S). The growth of the node's memory since the
-first answer is the memory left.
+The node has thousands of topics. A connection sends one large request and waits for its response, or until the node closes the
+connection. Meanwhile the probe, another process, sends small Produce requests one after another. The first row of a request
+shows the probe's longest wait. The machine causes waits, too. So a second row shows the most processor time that the node's
+event loop used during any one wait, which need not be the longest one. The first two rows of the table are those of an idle
+node. The probe has a real-time priority where the system allows it. Without that priority the probe might wait for a core
+although its answer has arrived, and the loop's work in that time would count as the cause.
+
+A repeatable request is then sent again until it has been sent TIMES times, or has taken longer than LONG_S. The memory left is
+the growth of the node's memory since the first answer.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.support.node import Node
 
 TOPICS = 5_000
-#: The most responses to the same request before the remaining memory is measured.
+#: The most times that a repeatable request is sent before the memory left is measured.
 TIMES = 6
-#: Seconds after which a request is given up; its row then has the wait so far.
+#: Seconds after which the client stops waiting for an answer. The rows then cover the time until then.
 PATIENCE_S = 180.0
-#: Seconds within which the node returns freed heap to the system, as it does every few seconds.
+#: Seconds to wait until the node has returned freed heap to the system, as it does every few seconds.
 SETTLE_S = 12.0
-#: A request that takes more seconds than this is not repeated again.
+#: A request that takes longer than this, in seconds, is not sent again.
 LONG_S = 10.0
-#: Seconds on the idle node: long enough to contain the probe's own scheduling delays.
+#: Seconds of the measurement on the idle node, long enough to contain the probe's own scheduling delays.
 _IDLE_S = 3.0
 
 
@@ -65,7 +67,7 @@ def measure(table: Table, directory: Path, *, only: str = "") -> None:
 
 
 def _setup(topics: Sequence[str]) -> Iterator[Case]:
-    """The topics, in requests of a size that an administrator sends."""
+    """Yields the requests that create the topics, each of a size that an administrator might send."""
     for at in range(0, len(topics), 1_000):
         rows = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in topics[at : at + 1_000]]
         yield Case("CreateTopics, 1,000 topics", "create_topics", request_frame("create_topics", 7, topics=rows))
@@ -87,12 +89,12 @@ def _row(table: Table, node: Node, case: Case) -> float:
     if case.is_repeatable:
         left = _left(node, case)
         table.add("tidelog", f"{case.name}: memory left by {TIMES}", "MB", left)
-        print(f"  left: {left:.0f} MB", file=sys.stderr, flush=True)
+        print(f"  memory left: {left:.0f} MB", file=sys.stderr, flush=True)
     return processor
 
 
 def _left(node: Node, case: Case) -> float:
-    """The growth of the node's memory since the first answer, in MB."""
+    """Sends the request again, up to TIMES in all. Returns the growth of the node's memory since the first answer, in MB."""
     assert node.process is not None
     pid = node.process.pid
     before = resident_megabytes(pid) or 0.0
@@ -139,14 +141,14 @@ def _received(sock: socket.socket, size: int) -> bytes:
 
 
 class Probe:
-    """A process that sends one small request after another; `result` ends it."""
+    """A process that sends one small Produce request after another. `result` ends it."""
 
     def __init__(self, address: str, pid: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.stalls", address, str(pid)], stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it has begun
+        self._process.stdout.readline()  # written when the probe has begun
 
     def __enter__(self) -> Probe:
         return self
@@ -156,7 +158,7 @@ class Probe:
         self._process.wait()
 
     def result(self) -> tuple[float, float]:
-        """Milliseconds: the longest wait, and the most processor time of the node's loop in one wait."""
+        """Ends the probe. Returns the longest wait, and the most processor time of the node's loop in one wait, in ms."""
         self._process.send_signal(signal.SIGTERM)
         out, _ = self._process.communicate(timeout=PATIENCE_S)
         longest, processor = json.loads(out)

@@ -1,5 +1,5 @@
-"""Times starts: until the first answer, and, with 10,000 partitions after a kill -9, until ten of the partitions accept a
-record."""
+"""Measures the time from a start to the first answer. With 10,000 partitions, it measures the time from a start after a kill -9
+until ten of the partitions accept a record."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from kio.static.primitive import Records, i16, i32, i32Timedelta
 from benchmarks import load
 from benchmarks.brokers import Broker
 
-#: A KRaft controller takes at most 10,000 changes in one request, so the partitions are spread over topics.
+#: A KRaft controller accepts at most 10,000 changes in one request, so the partitions are spread over topics.
 TOPICS, PARTITIONS_A_TOPIC = 10, 1000
 ACCEPTING = 10
 PAUSE_S = 0.02
 LIMIT_S = 300.0
+#: Errors of a broker that does not listen yet, or has closed the connection.
+ABSENT: tuple[type[Exception], ...] = (OSError, struct.error)
 
 
 def first_answer(broker: Broker) -> Iterator[tuple[str, str, float]]:
@@ -39,7 +41,7 @@ def first_answer(broker: Broker) -> Iterator[tuple[str, str, float]]:
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    _until(lambda: bool(_called(broker.address, ask, metadata_response.MetadataResponse).brokers), "its first answer")
+    until(lambda: bool(_called(broker.address, ask, metadata_response.MetadataResponse).brokers), "its first answer")
     yield "start to first answer", "s", time.perf_counter() - began
 
 
@@ -63,7 +65,7 @@ def fill(address: str, tag: str) -> list[str]:
             raise load.LoadFailed(f"{address}: create {name}: {answer.topics[0].error_code}")
     connection.close()
     for name in names:
-        _until(partial(_accepts, address, name, range(PARTITIONS_A_TOPIC), batch), f"{name} to accept")
+        until(partial(accepts, address, name, range(PARTITIONS_A_TOPIC), batch), f"{name} to accept")
     return names
 
 
@@ -77,19 +79,20 @@ def after_kill(broker: Broker, topics: list[str]) -> Iterator[tuple[str, str, fl
 
     def all_accept() -> bool:
         for name, index in list(left.items()):
-            if not _accepts(broker.address, name, (index,), batch):
+            if not accepts(broker.address, name, (index,), batch):
                 return False
             del left[name]
         return True
 
-    _until(all_accept, "ten partitions to accept")
+    until(all_accept, "ten partitions to accept")
     yield "10,000 partitions: restart after kill -9 until ten accept", "s", time.perf_counter() - began
     resident = broker.resident_megabytes()
     if resident is not None:
         yield "10,000 partitions: resident memory afterwards", "MB", resident
 
 
-def _accepts(address: str, topic: str, partitions: range | tuple[int, ...], batch: bytes) -> bool:
+def accepts(address: str, topic: str, partitions: range | tuple[int, ...], batch: bytes) -> bool:
+    """Whether the broker appends the batch to each of the partitions. Raises OSError or struct.error if it does not answer."""
     data = produce_request.TopicProduceData(
         name=TopicName(topic),
         partition_data=tuple(
@@ -111,13 +114,15 @@ def _called(address: str, request: Any, response: Any) -> Any:
         connection.close()
 
 
-def _until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, absent: tuple[type[Exception], ...] = ABSENT) -> None:
+    """Evaluates the condition until it is true. An exception of the types `absent` counts as false. Raises LoadFailed after
+    LIMIT_S."""
     deadline = time.perf_counter() + LIMIT_S
     while time.perf_counter() < deadline:
         try:
             if condition():
                 return
-        except (OSError, struct.error):
-            pass  # it does not listen yet, or no longer
+        except absent:
+            pass
         time.sleep(PAUSE_S)
     raise load.LoadFailed(f"waited {LIMIT_S:g} s for {what}")

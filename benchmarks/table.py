@@ -1,4 +1,4 @@
-"""The figures of a run: all rounds, their medians, the ratio to a rival, the target and whether it is met."""
+"""The figures of a run: all rounds, their medians, the ratio to a rival, the target, and whether it is met."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 JUDGED = "tidelog"
-#: The row of the scan that must continue at half its own rate while produce is timed beside it.
+#: The row of a scan beside a producer. The scan must keep half of the rate that it has alone.
 BESIDE = "cold consume beside produce"
-#: The worst figures of the parts `stalls` and `callers`.
+#: Rows with the worst figure of the parts `stalls` and `callers`.
 MOST_IN_A_STALL = "any API's largest request: most processor time in a stall"
 MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor time in a stall"
 #: Rows of the part `moves`.
@@ -20,9 +20,9 @@ MOVED_BYTES = "a partition moves: bytes to the bucket"
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A target. The ratio to `rival`, or without a rival the figure itself, must be at least `bound`, or at most `bound`
-    if less is better.
+    with `less_is_better`.
 
-    The verdict counts only if the row named by `provided` is met in the same run."""
+    If `provided` names a row, the verdict counts only if that row's targets are met in the same run."""
 
     rival: str
     bound: float
@@ -69,6 +69,10 @@ _KAFKA_AT_MOST = {
     "latency of one record at 1,000/s, p99": 1.0,
     "resident memory after the rows": 0.4,
     "start to first answer": 0.5,
+    "a broker is killed: until its partition takes a record": 0.5,
+    "the controller is killed: until a topic can be created": 0.5,
+    "10,000 partitions of three brokers: until all have leaders": 0.5,
+    "10,000 partitions of three brokers: restart after kill -9": 0.15,
     "10,000 partitions: restart after kill -9 until ten accept": 0.5,
     "10,000 partitions: resident memory afterwards": 0.5,
     "join to stable, 3 members": 1.0,
@@ -91,6 +95,7 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
         Wanted("burners", 2.0, less_is_better=True, provided=BESIDE),
     ),
     BESIDE: (Wanted("alone", 0.5),),
+    "metadata commands, 64 at once, sent to another broker": (Wanted("", 2000.0),),
     MOVED_WAIT: (Wanted("", 1000.0, less_is_better=True),),
     MOVED_BYTES: (Wanted("", 83.9, less_is_better=True),),
     MOST_IN_A_STALL: (Wanted("", 20.0, less_is_better=True),),
@@ -127,7 +132,7 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
 
 @dataclass
 class Row:
-    """`rounds` are the figures of each broker, or of another program measured beside it."""
+    """`rounds` has the figures of each column. A column is a broker, or something else that is measured for comparison."""
 
     name: str
     unit: str
@@ -138,7 +143,7 @@ class Row:
         return {name: statistics.median(values) for name, values in self.rounds.items()}
 
     def spread(self, name: str) -> str:
-        """Least to most of the rounds; empty for a single one."""
+        """The lowest and the highest figure of the rounds; empty for a single round."""
         values = self.rounds.get(name, [])
         return f"{written(min(values))} to {written(max(values))}" if len(values) > 1 else ""
 
@@ -163,7 +168,8 @@ class Table:
 
 
 def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
-    """The target of `row`, its figure, and "met", "missed" or (if its condition is missed) "void"."""
+    """Returns each target of `row` with its figure and "met", "missed", or "void" if a target of its `provided` row is not
+    met."""
     found: list[tuple[Wanted, float, str]] = []
     for wanted in WANTED.get(row.name, ()):
         value = row.judged(wanted)
@@ -178,8 +184,8 @@ def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
 
 
 def rendered(rows: Sequence[Row]) -> str:
-    """A Markdown table: every broker's median and, below it, the least and most of its rounds; tidelog's ratio to each
-    other one; the target and whether it is met."""
+    """Returns a Markdown table. It has the median of each column and, below it, the lowest and the highest round; tidelog's
+    ratio to each other column; the target, and whether it is met."""
     brokers = list(dict.fromkeys(name for row in rows for name in row.medians))
     others = [name for name in brokers if name != JUDGED]
     head = ["row", "unit", *brokers, *(f"{JUDGED} / {name}" for name in others), "target", "verdict"]
@@ -208,7 +214,7 @@ CHOSEN = (
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows with a target, for any rival."""
+    """Returns a Markdown table with one line for each target of the rows, whatever its rival."""
     lines = ["| row | rival | tidelog | ratio | target | verdict |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
         for wanted, value, verdict in verdicts(row, rows):

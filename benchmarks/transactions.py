@@ -1,7 +1,8 @@
-"""Transactions by Kafka's Java producer and consumer: small ones, the consume-transform-produce loop, and what they cost.
+"""Measures transactions of Kafka's Java clients: small ones, the consume-transform-produce loop, and the throughput that they
+cost.
 
-The producer speaks version 2 of transactions (KIP-890) with both brokers, which set `group.initial.rebalance.delay.ms` to 0.
-If a figure is judged against the broker's own plain rate, that rate from the same round is in a separate column beside it.
+The producer uses version 2 of transactions (KIP-890) with both brokers, which set `group.initial.rebalance.delay.ms` to 0.
+Some rows compare a figure with another one of the same broker and round. That other figure has a column of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PROGRAM = Path(__file__).parent / "java" / "Transactions.java"
 #: Number and size of the records in the rows that compare rates.
 RECORDS, RECORD_BYTES = 500_000, 1024
 TRANSACTION_MS = 500
-#: Brokers' settings for this part.
+#: The settings of the brokers under test.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
 LIMIT_S = 300.0
 
@@ -32,7 +33,7 @@ PLAIN, IDEMPOTENT, TRANSACTIONAL = (
 )
 UNCOMMITTED, COMMITTED = (f"Java consumer of these, {level}" for level in ("read_uncommitted", "read_committed"))
 COLD = "the same from the bucket, read_committed"
-#: (row, column, other row): in `row`, `column` repeats the broker's own figure of `other row`, for comparison.
+#: (row, column, other row): the `column` of `row` repeats the broker's own figure from `other row`, for comparison.
 BESIDE_OWN = (
     (IDEMPOTENT, "plain", PLAIN),
     (TRANSACTIONAL, "plain", PLAIN),
@@ -41,7 +42,7 @@ BESIDE_OWN = (
 
 
 def one_round(address: str, tag: str, seconds: float, share: float = 1.0) -> Iterator[tuple[str, str, float | None]]:
-    """Yields (row, unit, value) for one broker. `share` shrinks the record counts, for a first look."""
+    """Yields (row, unit, value) for one broker. A `share` below 1 reduces the record counts, for a quick run."""
     with load.topic_for(address, f"small-{tag}") as topic:
         yield SMALL, "transactions/s", _timed("write", address, topic, str(seconds))
     with load.topic_for(address, f"from-{tag}") as source, load.topic_for(address, f"to-{tag}") as target:
@@ -60,7 +61,7 @@ def one_round(address: str, tag: str, seconds: float, share: float = 1.0) -> Ite
 
 
 def fill(address: str, topic: str, records: int) -> float:
-    """Fills the topic by transactions that end every TRANSACTION_MS; returns MB/s."""
+    """Fills the topic in transactions of TRANSACTION_MS each; returns MB/s."""
     words = ("--transactional-id", topic, "--transaction-duration-ms", str(TRANSACTION_MS))
     return java_clients.produce(address, topic, records, RECORD_BYTES, "all", words)[1]
 
@@ -87,7 +88,7 @@ def cold(table: Table, directory: Path, *, rounds: int, share: float = 1.0) -> N
         deadline = time.monotonic() + LIMIT_S
         while local_bytes(node, "cold", 1) > 0:
             if time.monotonic() > deadline:
-                raise load.LoadFailed(f"{node.partition_dir('cold')} was not emptied")
+                raise load.LoadFailed(f"{node.partition_dir('cold')} still has records after {LIMIT_S:g} s")
             time.sleep(0.1)
         for _ in range(rounds):
             for column, isolation in (("read_uncommitted", "read_uncommitted"), (JUDGED, "read_committed")):
@@ -96,7 +97,7 @@ def cold(table: Table, directory: Path, *, rounds: int, share: float = 1.0) -> N
 
 
 def beside_own(table: Table) -> None:
-    """Adds the columns of the broker's own figures."""
+    """Adds the columns of BESIDE_OWN."""
     for row, column, other in BESIDE_OWN:
         for value in table.rows[other, "MB/s"].rounds[JUDGED]:
             table.add(column, row, "MB/s", value)

@@ -1,1 +1,1 @@
-"""Programs that use tidelog in the way of its users: through its command, Kafka clients and PySpark."""
+"""Programs that use tidelog as its users do: through its command, the SDK, gRPC, Kafka clients and PySpark."""

@@ -1,4 +1,4 @@
-"""A channel to a node, and calls on it that fail as LogErrors."""
+"""A channel to a node, and the conversion of its failed calls to LogErrors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpc_api.messages.errors import error_of_call
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import Busy, LeaderNotAvailable, RequestTimedOut
 
-#: Timeout of a call without its own, in seconds.
+#: The timeout in seconds of calls that set none of their own.
 CALL_TIMEOUT_S = 60.0
 
 Answer = TypeVar("Answer")
@@ -46,7 +46,7 @@ async def answered(call: Awaitable[Answer], address: str) -> Answer:
 
 async def decided(call: Awaitable[Answer], address: str) -> Answer:
     """As `answered`, for calls to a coordinator. Converts LeaderNotAvailable, RequestTimedOut and Busy to
-    CoordinatorNotAvailable, because group members and producers do not handle these."""
+    CoordinatorNotAvailable, because group members and producers do not handle the first three."""
     try:
         return await answered(call, address)
     except (LeaderNotAvailable, RequestTimedOut, Busy) as error:

@@ -8,6 +8,7 @@ That memory is at most the sum of the following, each of which only hostile call
     answers              ANSWERS_BYTES           made, and not yet read by their callers
     partitions           MAX_FOLLOWED            of waiting reads, some hundred bytes each
     record reads         MAX_RECORD_READS        one message each that waits for memory: 2 MiB or one record
+    lost ends            MAX_LOWERINGS           of calls that lower offsets, some megabytes each
     inflated batches     INFLATED_BYTES          kept by record reads between two messages
 
 Importing this loads no gRPC.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 #: Largest request, gRPC's own default. gRPC copies a message in one go, and serves no other call meanwhile.
 MAX_REQUEST_BYTES = 4 << 20
-#: Largest response: a batch produced by Kafka's protocol may exceed MAX_REQUEST_BYTES where its topic allows it.
+#: Largest response: a batch produced through Kafka's protocol may exceed MAX_REQUEST_BYTES if its topic's config allows it.
 MAX_MESSAGE_BYTES = 16 << 20
 #: Larger messages are copied one at a time, and other calls run between them.
 LARGE_BYTES = 256 << 10
@@ -41,6 +42,9 @@ MAX_RECORD_READS = 128
 #: Calls that wait for members of consumer groups, of all connections; one more is refused. Below MAX_STREAMS_PER_CONNECTION, so
 #: that members behind one channel cannot keep its heartbeats waiting.
 MAX_JOINS = 512
+#: Calls of `Groups.LowerOffsets` of all connections; one more is refused. Each may hold some megabytes of ends while it visits
+#: the groups. Brokers ask again later.
+MAX_LOWERINGS = 16
 #: Records of one request of `Records.Send`.
 MAX_SENT_RECORDS = 10_000
 #: Partitions of all waiting reads together, and of one read.

@@ -14,7 +14,8 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 @functools.cache
 def every_address() -> str:
-    """The wildcard address: of both families where this machine has IPv6. Raises OSError if it cannot tell."""
+    """The wildcard address, which covers both families if this machine has IPv6. Raises OSError if that cannot be
+    determined."""
     try:
         with socket.socket(socket.AF_INET6) as tried:
             tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

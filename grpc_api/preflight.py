@@ -3,7 +3,7 @@
 gRPC retries an address until its deadline and does not report the cause, so a client first checks once: it opens a plain
 connection, sends HTTP/2's preface and recognises another protocol by its answer.
 
-Not promised: that a node serves. A listener that accepts and stays silent is left to the client's own time limit.
+A listener that accepts and stays silent passes the check; only the client's own time limit finds out that it does not serve.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REMEDY = "name a node's gRPC listener, by default port 9093"
 
 
 async def require_grpc(address: str) -> None:
-    """Returns if gRPC answers at HOST:PORT, or nothing answers in time. Raises LeaderNotAvailable if it cannot
-    connect, InvalidRequest for another protocol."""
+    """Returns if gRPC answers at HOST:PORT, or nothing answers in time. Raises LeaderNotAvailable if the connection is refused
+    or fails, InvalidRequest for another protocol."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -42,8 +42,8 @@ async def require_grpc(address: str) -> None:
 
 
 async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-    """The first bytes of the answer; None if nothing arrives in time. They are fewer than a frame's header if the peer
-    closes the connection."""
+    """The first bytes of the answer, as many as a frame's header has; fewer if the peer closes the connection, None if nothing
+    arrives in time."""
     writer.write(_PREFACE)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -65,6 +65,6 @@ def _other_protocol(first: bytes | None) -> str | None:
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
         return "it speaks TLS"
     if not first:
-        # A gRPC listener with more than `tidelog.grpc.max.connections` connections does this too.
+        # A gRPC listener does this too, beyond `tidelog.grpc.max.connections` plus REFUSED_CONNECTIONS.
         return "it closes the connection, like a Kafka listener, or a gRPC listener with too many connections"
     return f"it speaks another protocol, and answers {first!r}"

@@ -3,10 +3,12 @@
     async with RemoteCore.connect("127.0.0.1:9093", clock=SystemClock(), rng=SystemRng()) as core:
         core.topics.describe(None)
 
-One address is enough: requests for records, groups and transactions go to the brokers that lead them (`routes.py`).
+One address is enough: requests go to the brokers that lead the partitions or coordinate the groups and transactional ids
+(`routes.py`).
 
-It satisfies the same Protocols and the same tests (`tests/conformance/contract.py`). A channel adds two errors:
-LeaderNotAvailable if the node cannot be reached, and RequestTimedOut for an append whose answer was lost.
+`RemoteCore` satisfies the core's Protocols and passes the same tests (`tests/conformance/test_contract*.py`). A channel adds
+errors: LeaderNotAvailable if the node cannot be reached, RequestTimedOut for a call past its time limit and for an append whose
+answer was lost, and RecordTooLarge for a message above a bound of the channel.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
 
-#: A repair checks every object of a partition.
+#: The time limit of a repair, in seconds. A repair checks every object of a partition.
 REPAIR_TIMEOUT_S = 3600.0
 
 
@@ -140,8 +142,8 @@ class RoutedCold:
 
 
 class RemoteCore:
-    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
-    (`grpc_api.contract.node`)."""
+    """Satisfies `grpc_api.contract.core.Core`. `connect` makes one. The queries about a node's own state
+    (`grpc_api.contract.node`) are not available over a channel."""
 
     def __init__(self, node: NodeChannel) -> None:
         self.topics = RemoteTopics(node)

@@ -2,7 +2,8 @@
 
 Invariants: requests are sent in the order of `append`. Each gets exactly one answer: the node's, or RequestTimedOut if the
 stream ends first. After RequestTimedOut the records may be in the log or not, as after any lost connection. At most
-MAX_WAITING_BYTES wait for an answer; beyond that an append is refused at once with a retriable error.
+MAX_WAITING_BYTES of records wait for an answer, unless a single append has more. Beyond that an append is refused at once with
+a retriable error.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from grpc_api.messages.log import produce_message, result_of
 from grpc_api.proto import log_pb2 as pb
 from storage_tiers.errors import LogError, RecordTooLarge, RequestTimedOut, StorageError
 
-#: Bytes of records that wait for an answer.
+#: The most bytes of records that wait for an answer.
 MAX_WAITING_BYTES = 64 << 20
-#: Bytes of records in one message, which also names its partitions.
+#: The most bytes of records in one message, which also names its partitions.
 MAX_RECORDS_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 
 _Results = Sequence[Appended | LogError]
@@ -191,4 +192,4 @@ def _settle(waiter: _Committed, result: Appended | LogError) -> None:
 
 def _retrieve_error(waiter: _Committed) -> None:
     if not waiter.cancelled():
-        waiter.exception()  # marks it as retrieved: the waiter is optional
+        waiter.exception()  # marks the exception as retrieved, because callers need not await the commit

@@ -1,14 +1,14 @@
 """The contract's `Groups` over a channel.
 
 Invariant: a call that the node did not decide ends with CoordinatorNotAvailable, as in the contract, because group members do
-not handle the channel's own errors. A JoinGroup has no time limit here, since only the node knows how long the group's members
-may take. If the node is gone, the channel's keepalive ends the call.
+not handle the channel's own errors. JoinGroup and SyncGroup have no time limit here, since only the node knows how long the
+group's members may take. If the node is gone, the channel's keepalive ends the call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Any, TypeVar
 
 from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, decided
@@ -26,6 +26,7 @@ from grpc_api.contract.groups import (
     LeaveGroup,
     Left,
     ListGroups,
+    LowerOffsets,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -40,6 +41,7 @@ from grpc_api.messages.group_offsets import (
     commit_message,
     delete_offsets_message,
     fetch_offsets_message,
+    lower_offsets_message,
     offsets_fetched_of,
     outcomes_of,
     txn_commit_message,
@@ -148,6 +150,10 @@ class RemoteGroups:
         wanted = pb.DeleteGroupRequest(group=request.group, caller=caller_message(caller))
         answer = await self._decided(self._stub.Delete(wanted, timeout=CALL_TIMEOUT_S))
         return GroupDeleted(answer.group, maybe_error(answer))
+
+    async def lower_offsets(self, request: LowerOffsets, caller: Caller) -> Collection[int]:
+        call = self._stub.LowerOffsets(lower_offsets_message(request, caller), timeout=CALL_TIMEOUT_S)
+        return frozenset((await self._decided(call)).lowered)
 
     async def _decided(self, call: Awaitable[Message]) -> Message:
         return await decided(call, self._address)

@@ -62,7 +62,7 @@ class RemoteTopics:
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Returns once the metadata has arrived. Raises LeaderNotAvailable if it has not within `timeout_s`."""
+        """Returns once the metadata has arrived. Raises LeaderNotAvailable if it has not arrived within `timeout_s`."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,7 +1,7 @@
 """The contract's `Transactions` over a channel.
 
-Invariant: as in `remote_groups.py`, a call without the node's answer ends with CoordinatorNotAvailable. The node may have
-decided it or not, and the same request may be sent again: a coordinator answers a repeated End like the first one.
+Invariant: as in `remote_groups.py`, a call without the node's answer ends with CoordinatorNotAvailable. The node may or may not
+have decided the call, and the same request may be sent again: a coordinator answers a repeated End like the first one.
 """
 
 from __future__ import annotations

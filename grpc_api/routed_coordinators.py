@@ -3,13 +3,15 @@
 A coordinator is looked up once for each group or transactional id, and again when it refuses or does not answer. A cluster of
 one broker needs no look-up.
 
-Invariant: a request goes to one broker, and is not repeated here: the caller decides what to do after an error.
+Invariant: a request for one group or transactional id goes to one broker, and is not repeated here: the caller decides what to
+do after an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from grpc_api.channel import NodeChannel
@@ -27,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 class _Coordinators:
-    """Caches which broker coordinates each key; keeps at most MOST keys."""
+    """Caches which broker coordinates each key. The cache is cleared when it has MOST keys."""
 
     MOST = 10_000
 
@@ -127,6 +129,12 @@ class RoutedGroups:
 
     def delete_group(self, request: g.DeleteGroup, caller: Caller) -> asyncio.Future[g.GroupDeleted]:
         return self._at.ask(request.group, caller, lambda node: node.delete_group(request, caller))
+
+    async def lower_offsets(self, request: g.LowerOffsets, caller: Caller) -> Collection[int]:
+        """Asks all brokers. Each lowers the offsets of its own coordinators."""
+        asked = [node.lower_offsets(request, caller) for node in self._at.everywhere()]
+        lowered: Sequence[Collection[int]] = await asyncio.gather(*asked)
+        return frozenset(chain.from_iterable(lowered))
 
 
 class RoutedTransactions:

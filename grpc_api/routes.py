@@ -3,11 +3,10 @@
     the home node ── Watch ──> brokers with their gRPC addresses, leaders ──> the channel of a partition's leader
 
 Invariants: there is one channel for each address, made when it is first needed. Requests for partitions without a leader go to
-the home node, whose answer has the reason. A cluster of one broker uses no other channel, since this client may not be able to
-reach the address that the broker advertises.
+the home node, whose answer has the reason. With a single broker, all requests use the home node's channel, since this client
+may not be able to reach the address that the broker advertises.
 
-Not promised: that a leader named here still leads. If it does not, it refuses, and the caller repeats the request with newer
-metadata.
+A leader named here may no longer lead. It then refuses the request, and the caller repeats the request with newer metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Stub = TypeVar("Stub")
 
 
 class Routes:
-    """`home` is the node whose address the client was given. `topics` has the metadata from it."""
+    """`home` is the node whose address the client was given. `topics` has the metadata from that node."""
 
     def __init__(self, home: NodeChannel, topics: RemoteTopics) -> None:
         self.home = home
@@ -34,7 +33,7 @@ class Routes:
 
     @property
     def alone(self) -> bool:
-        """Whether the cluster has one broker."""
+        """Whether the cluster has only one broker."""
         return len(self._topics.cluster().brokers) < 2
 
     def everywhere(self) -> Sequence[NodeChannel]:

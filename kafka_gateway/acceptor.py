@@ -1,7 +1,8 @@
-"""Accepts connections on all listeners within the connection quotas; further ones wait in the kernel's queues or are closed.
+"""Accepts connections on all listeners within the connection quotas. Connections beyond the quotas wait in the kernel's queues
+or are closed.
 
-Invariant: while the quotas allow no connection, the epoll watches no listening socket, so that waiting connections cost
-nothing. It watches the sockets again when a connection closes, when the rate allows one, or at the server's next sweep.
+Invariant: while the quotas allow no connection, epoll watches no listening socket, so that waiting connections cost nothing. It
+watches the sockets again when a connection closes, when the rate allows one, or at the server's next sweep.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class Acceptor:
         self.resume()
 
     def leave(self, address: str) -> None:
-        """Called when a connection from that address has closed."""
+        """Called when a connection from `address` has closed."""
         self._quotas.remove(address)
         self.resume()
 
     def accept(self, fd: int, now: float) -> None:
-        """Accepts the connections that wait at listener `fd`, as far as the quotas allow. `now` is in seconds."""
+        """Accepts the waiting connections of the listening socket `fd` within the quotas. `now` is in seconds."""
         if fd not in self._listeners:
             return
         listener, name = self._listeners[fd]
@@ -104,7 +105,8 @@ class Acceptor:
                 self._epoll.modify(fd, select.EPOLLIN)
 
     def _pause(self, wait_s: float = 0) -> None:
-        """Stops accepting until a connection closes or until the next sweep, or for `wait_s` seconds if that is not 0."""
+        """Stops accepting until a connection closes or the next sweep begins. If `wait_s` is not 0, it also resumes after that
+        many seconds."""
         if self._watched:
             self._watched = False
             for fd in self._listeners:

@@ -1,7 +1,7 @@
 """The client of a connection, for the few handlers that need more than a request.
 
-The server sets `RequestContext.client` before it starts a connection's requests. A handler reads it when it is called, and
-keeps it if it answers later.
+The server sets `RequestContext.client` before it starts a connection's requests. A handler reads the client when the handler is
+called, and keeps it if the handler answers later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class ConnectedClient:
-    """`host` and `port` are the client's address. `listener` is the one it connected to; answers name that listener's
+    """`host` and `port` are the client's address. `listener` is the listener that it connected to; answers name that listener's
     addresses. `software_*` come from ApiVersions 3 and up (KIP-511). `left` is called once, when the connection has closed;
-    `has_left` is true once answers are no longer read, which may be earlier."""
+    `has_left` becomes true when answers are no longer read, which may be earlier."""
 
     __slots__ = ("caller", "has_left", "host", "left", "listener", "named", "port", "software_name", "software_version")
 
@@ -39,7 +39,7 @@ class ConnectedClient:
 
 
 class RequestContext:
-    """The client whose request is being started. One instance, shared by the server and its handlers."""
+    """The client whose request is being started. The server and its handlers share one instance."""
 
     __slots__ = ("client",)
 

@@ -3,9 +3,10 @@
 
 Plain Python; `connection.pxd` beside it gives the types with which `hatch_build.py` compiles it.
 
-Requests are parsed where they were received. All connections share one receive buffer; only an incomplete frame, or one that
-may not start yet, is copied to a buffer of its connection. That buffer grows with the bytes that have arrived, whatever the
-frame's length field says. Clients that send large frames keep it while they are active; idle connections hold no memory.
+Requests are parsed in the buffer that received them. All connections share one receive buffer; only an incomplete frame, or one
+that may not start yet, is copied to a buffer of its connection. That buffer grows with the bytes that have arrived, whatever
+the frame's length field says. A client that sends large frames keeps its buffer while it is active; idle connections hold no
+memory.
 
 Order: Kafka handles one request of a connection at a time. Here a Produce may start while earlier ones wait for their
 acknowledgement, because they are already appended in arrival order. Any other request waits until all earlier ones are
@@ -47,7 +48,7 @@ LARGE_FRAME = 16 << 10
 SEVERAL_FRAMES = 256 << 10
 #: Largest buffer that is kept after its frame.
 KEPT_BUFFER = 1 << 20
-#: Maximum size of a buffer, as a multiple of the bytes that have arrived. Every buffer may have `_SMALLEST_BUFFER` bytes.
+#: Maximum size of a buffer, as a multiple of the bytes that have arrived. A buffer may always have `_SMALLEST_BUFFER` bytes.
 BUFFER_FACTOR = 16
 #: Unsent bytes of one connection that the request memory pool does not count: most are sent at once.
 UNCOUNTED_BYTES = 64 << 10
@@ -72,11 +73,12 @@ TOTAL_BOUNDS_S = tuple([_LEAST_TOTAL_S * 2**nth for nth in range(_TOTAL_BOUNDS)]
 class RequestMetrics:
     """Counts and seconds of one API's requests since the start. A write counts for the API that its connection answered last.
 
-    `size`: bytes of the requests. `queue_s`: from the turn of the event loop that could start a request until its handler
-    began. `local_s`: in handlers. `waits`, `remote_s`: delayed answers, and the time from handler to answer. `total_s`: from
-    that turn until the answer was made. `totals` counts requests by their `total_s`: bucket i holds those up to
-    TOTAL_BOUNDS_S[i] that no earlier bucket holds, and the last bucket has no bound. `sends`: writes. `answer_queue_s`: time
-    that answers waited for the end of their turn. `answer_send_s`: time in socket writes."""
+    `size` is the bytes of the requests. `queue_s` is the time from the turn of the event loop that could start a request until
+    its handler began. `local_s` is the time in handlers. `waits` counts delayed answers, and `remote_s` is their time from
+    handler to answer. `total_s` is the time from that turn until the answer was made. `totals` counts requests by their
+    `total_s`: bucket i has those up to TOTAL_BOUNDS_S[i] that are in no earlier bucket, and the last bucket has no bound.
+    `sends` counts writes. `answer_queue_s` is the time that answers waited for the end of their turn, and `answer_send_s` the
+    time in socket writes."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -118,7 +120,8 @@ class PendingReply:
 
 
 class Connection:
-    """`scratch` is the shared receive buffer. Call `target`, `received`, `next_request` until None, then `settle`."""
+    """`scratch` is the shared receive buffer. Call `target`, `received`, then `next_request` until it is None, then
+    `settle`."""
 
     def __init__(self, limits: Limits, scratch: bytearray) -> None:
         self._largest = limits.request_max_bytes
@@ -189,8 +192,8 @@ class Connection:
 
         Requests that are not served, and replies that are not answers, go to `otherwise(owner, api key, version, correlation
         id, reply)`; `reply` is None for the former. Raises InvalidFrame and the exceptions of handlers; `taken` counts those
-        requests too. `seconds` is the clock of the metrics. It is read once per request, since the next request begins when
-        one ends. `since` is the earliest time at which these requests could start.
+        requests too. `seconds` is the clock of the metrics. It is read once per request, because each request begins when the
+        one before it ends. `since` is the earliest time at which these requests could start.
         """
         count = 0
         self.paused = False
@@ -237,7 +240,7 @@ class Connection:
         self._answered_at = now
 
     def wrote(self, began: float, ended: float) -> float:
-        """Counts a write of answers that began at `began`, or when the last answer was made if that was later. Returns
+        """Counts a write of answers. The write began at `began`, or when the last answer was made if that was later. Returns
         `ended`."""
         metrics = self._metrics
         if metrics is not None:
@@ -277,7 +280,7 @@ class Connection:
 
     @property
     def has_rest(self) -> bool:
-        """Whether bytes are left that were not taken."""
+        """Whether received bytes are left that were not taken."""
         return self.start != self.end
 
     def begun(self) -> tuple[int, int] | None:
@@ -302,7 +305,7 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether too much is unsent for a request to start."""
+        """Whether so many bytes are unsent that no request may start."""
         return self.unsent > self._unsent_limit
 
     @property
@@ -315,7 +318,7 @@ class Connection:
         return self._barrier or self.unsent > self._unsent_limit or len(self.waiting) >= self._in_flight_limit
 
     def settle(self) -> None:
-        """Keeps the bytes not taken; afterwards the shared buffer may be reused."""
+        """Keeps the bytes that were not taken. Afterwards the shared buffer may be reused."""
         left = self.end - self.start
         if left == 0:
             if self.owns_buffer and len(self.data) > KEPT_BUFFER:
@@ -369,7 +372,7 @@ class Connection:
         return pending
 
     def answer(self, pieces: Sequence[Piece]) -> None:
-        """Answers the request just taken."""
+        """Answers the request that was taken last."""
         if self.waiting:
             pending = PendingReply()
             pending.pieces = pieces
@@ -447,7 +450,7 @@ class Connection:
         piece.file.release()
 
     def discard(self) -> None:
-        """Drops received bytes that were not taken, and the buffer."""
+        """Drops the received bytes that were not taken, and their buffer."""
         self._use(self._scratch, self._scratch_view, 0, False)
 
     @property

@@ -16,7 +16,7 @@ WINDOW_S = 1.0
 
 
 class ConnectionQuotas:
-    """Counts open connections. `limits` may be replaced at any time; open connections stay."""
+    """Counts open connections. `limits` may be replaced at any time; open connections stay open."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -27,7 +27,7 @@ class ConnectionQuotas:
 
     @property
     def is_full(self) -> bool:
-        """Whether the total is reached: no connection is accepted until one closes."""
+        """Whether the total is reached, so that no connection is accepted until one closes."""
         return self.connections >= self.limits.total
 
     def wait_s(self, now: float) -> float:
@@ -39,7 +39,7 @@ class ConnectionQuotas:
         return self._window_began + WINDOW_S - now
 
     def add(self, address: str) -> bool:
-        """Counts a new connection from that address. Returns False if the connection must be closed."""
+        """Counts a new connection from `address`. Returns False if the connection must be closed."""
         self._window_count += 1
         if self._of_address[address] >= self.limits.overrides.get(address, self.limits.per_address):
             if not self._of_address[address]:
@@ -50,7 +50,7 @@ class ConnectionQuotas:
         return True
 
     def remove(self, address: str) -> None:
-        """Called when a connection from that address has closed."""
+        """Called when a connection from `address` has closed."""
         self.connections -= 1
         self._of_address[address] -= 1
         if not self._of_address[address]:

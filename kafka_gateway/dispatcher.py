@@ -42,7 +42,7 @@ from storage_tiers.errors import RequestTimedOut
 
 #: Requests of one connection started in one turn; a client may send thousands in one segment.
 REQUESTS_A_TURN = 256
-#: Memory of a delayed Fetch, as a multiple of its request's size: a partition uses 400 bytes, and takes 16 in the request.
+#: Memory of a delayed Fetch, as a multiple of its request's size: a partition uses 400 bytes of memory, and 16 in the request.
 DELAYED_FETCH_FACTOR = 25
 #: Waiting requests below this size are not counted; most consumers send no larger ones.
 UNCOUNTED_BYTES = 1 << 10
@@ -62,11 +62,12 @@ class Owner(Protocol):
     def close(self, session: GatewaySession, reason: str) -> None: ...
 
     def complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
-        """Takes a delayed answer that is made, and becomes the owner of the files among its pieces."""
+        """Takes a finished delayed answer, and the ownership of the files among its pieces."""
 
 
 class BegunReply(NamedTuple):
-    """A delayed reply of the current turn. `since`: when its request could start, and when its handler returned."""
+    """A delayed reply of the current turn. `since` has the times when its request could start and when its handler
+    returned."""
 
     session: GatewaySession
     pending: PendingReply
@@ -76,7 +77,7 @@ class BegunReply(NamedTuple):
 
 
 class Dispatcher:
-    """`turn_began` is a time of the clock SECONDS, from which the metrics of requests count."""
+    """`turn_began` is the time at which the turn began, by the clock SECONDS. Request metrics count from it."""
 
     def __init__(
         self, core: NodeCore, options: Options, apis: tuple[Api, ...], owner: Owner, counters: GatewayCounters
@@ -95,7 +96,7 @@ class Dispatcher:
         self._counters = counters
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns = core.turns
-        #: Whether the server sends completed answers at the end of this turn anyway.
+        #: Whether the turn is ending. The server then sends completed answers without a further flush.
         self.is_ending_turn = False
         #: Delayed replies of this turn.
         self._begun: list[BegunReply] = []
@@ -113,7 +114,7 @@ class Dispatcher:
         return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
 
     def stop(self, sessions: Mapping[int, GatewaySession]) -> None:
-        """Cancels all delayed answers except those of Produce: new records will not come, but acknowledgements still may."""
+        """Cancels all delayed answers except those of Produce, because no records will come, but acknowledgements still may."""
         self._stopping = True
         for session in list(sessions.values()):
             for api_key, future in list(session.futures.values()):
@@ -129,7 +130,7 @@ class Dispatcher:
 
     @property
     def has_writes(self) -> bool:
-        """Whether the turn's requests made decisions that the end of the turn writes."""
+        """Whether the turn's requests made decisions that are written at the end of the turn."""
         return self._turns.has_writes
 
     def end_turn(self) -> None:
@@ -282,7 +283,8 @@ class Dispatcher:
             self._owner.complete(session, pending, task.result())
 
     def _count_delayed(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
-        """Counts a delayed answer, made or cancelled. `since`: when its request could start, and when its handler returned."""
+        """Counts a delayed answer, made or cancelled. `since` has the times when its request could start and when its handler
+        returned."""
         metrics = self.apis[api_key][3]
         self.turn_began = now = SECONDS()
         metrics.waits += 1

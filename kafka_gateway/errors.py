@@ -1,4 +1,4 @@
-"""Kafka's error codes: every LogError class has exactly one here, and no other module contains the numbers.
+"""Kafka's error codes: every LogError class has exactly one code, and no other module contains the numbers.
 
 A class missing from the table is a defect (a test checks all subclasses); at run time its code is UNKNOWN_SERVER_ERROR.
 Numbers: https://kafka.apache.org/protocol.html#protocol_error_codes
@@ -24,6 +24,7 @@ class ErrorCode(enum.IntEnum):
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
@@ -101,8 +102,8 @@ class ErrorCode(enum.IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
-#: Errors of the store are KAFKA_STORAGE_ERROR: the only retriable code in a Fetch answer after which the consumers of all
-#: client libraries continue.
+#: Most errors of the store are KAFKA_STORAGE_ERROR. It is the only retriable code in a Fetch answer after which the consumers
+#: of all client libraries continue.
 CODES: dict[type[LogError], ErrorCode] = {
     LogError: ErrorCode.UNKNOWN_SERVER_ERROR,
     log.UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -193,7 +194,7 @@ CODES: dict[type[LogError], ErrorCode] = {
 
 
 def code_of(error: BaseException | None) -> int:
-    """Kafka's code of an error; 0 for None; UNKNOWN_SERVER_ERROR for an exception that is no LogError."""
+    """Kafka's code of an error; 0 for None; UNKNOWN_SERVER_ERROR for an exception that is not a LogError."""
     if error is None:
         return 0
     code = CODES.get(type(error))  # type: ignore[arg-type]
@@ -201,5 +202,5 @@ def code_of(error: BaseException | None) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """The error message of a response. It reveals nothing of an unexpected exception."""
+    """The error message of a response. It reveals nothing about an unexpected exception."""
     return str(error) if isinstance(error, LogError) else "the broker failed unexpectedly; its log says why"

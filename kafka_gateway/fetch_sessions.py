@@ -1,15 +1,15 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once. Later requests and answers have only changes.
+"""Fetch sessions (KIP-227): a consumer names its partitions once. Later requests and answers contain only changes.
 
-Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala): epoch 0
-requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.
-A client that misses an answer must start a new session with epoch 0.
+Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala). Epoch 0
+ends the named session and starts a new one. Epoch -1 ends the named session and starts none. Any other epoch must be the next
+one of an existing session. A client that misses an answer must start a new session with epoch 0.
 
 Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When all slots are taken, a session
-unused for EVICTION_MS is evicted. Otherwise the smallest one that was in use for longer than that is evicted, if the new one is
-larger.
+unused for EVICTION_MS is evicted. Otherwise the smallest session that was in use for longer than EVICTION_MS is evicted if the
+new session is larger.
 
-Differences from Kafka: there is one cache instead of eight shards, and no privileged session (followers do not fetch here).
-Beyond the bound on partitions no session is created, and one that grows beyond it ends.
+Differences from Kafka: there is one cache instead of eight shards, and there are no privileged sessions (followers do not fetch
+here). Beyond the bound on partitions no session is created, and a session that grows beyond it ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storage_tiers.types import TopicId, TopicPartition
 
 #: `max.incremental.fetch.session.cache.slots` by default.
 SLOTS = 1000
-#: A new session may evict one that was unused for longer than this, or in use for longer. Kafka:
-#: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
+#: A new session may evict a session that was unused for longer than this, or a smaller one that was in use for longer than
+#: this. Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
 EVICTION_MS = 120_000
-#: Partitions in all sessions together, about 400 bytes each.
+#: Most partitions in all sessions together. Each takes about 400 bytes.
 PARTITIONS = 250_000
-#: Partitions in one session; each request iterates over them. A consumer of more partitions sends full fetches.
+#: Most partitions in one session, because each request iterates over them. A consumer of more partitions sends full fetches.
 PARTITIONS_A_SESSION = FORGOTTEN_A_REQUEST
 
 #: Rows processed in one step.
@@ -64,7 +64,7 @@ class CachedPartition:
     def take(self, wanted: FetchPartition) -> None:
         """Replaces the read position and limits."""
         self.wanted = wanted
-        #: Whether its topic id was unknown at the last lookup.
+        #: Whether the partition has only a topic id, for which no name has been found yet.
         self.is_nameless = not wanted.partition.topic and wanted.topic_id is not None
 
     def find_name(self, name_of: NameOf) -> bool:
@@ -80,7 +80,7 @@ class CachedPartition:
         error, high_watermark, _, log_start, slices, _, diverging = part
         if high_watermark == self.high_watermark and log_start == self.log_start:
             return error is not None or bool(slices) or diverging is not None
-        # After an error, -1 differs from every real watermark, so that the next answer has the partition.
+        # After an error, -1 differs from every real watermark, so that the next answer contains the partition.
         self.high_watermark = -1 if error is not None else high_watermark
         self.log_start = log_start
         return True
@@ -91,8 +91,8 @@ Row = tuple[CachedPartition, Fetched]
 
 
 class FetchSession:
-    """One consumer's partitions, in its order. `epoch` is that of the next request; `created_ms` and `used_ms` are in ms of
-    the cache's clock."""
+    """One consumer's partitions, in the order in which they are read. `epoch` is the epoch of the next request; `created_ms`
+    and `used_ms` are in ms of the cache's clock."""
 
     __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "partitions", "session_id", "used_ms")
 
@@ -105,7 +105,7 @@ class FetchSession:
         self.used_ms = now_ms
         #: The number of partitions that the cache counts for this session.
         self.counted = len(partitions)
-        #: The partitions in order; None once they change. A delayed request keeps the order that it began with.
+        #: The partitions in order; None after they have changed. A delayed request keeps the order that it began with.
         self.order: Sequence[CachedPartition] | None = None
 
     def update(self, request: FetchRequest) -> None:
@@ -172,7 +172,7 @@ class FetchContext:
 
 
 class FetchSessionCache:
-    """`random_bytes(count)` makes session ids, which must be hard to guess."""
+    """The fetch sessions of all connections. `random_bytes(count)` makes session ids, which must be hard to guess."""
 
     def __init__(
         self, random_bytes: Callable[[int], bytes], *, slots: int = SLOTS, most_partitions: int = PARTITIONS
@@ -229,7 +229,7 @@ class FetchSessionCache:
         return FetchContext(self, session.in_order(), session=session)
 
     def create(self, rows: Sequence[Row], *, by_id: bool, now_ms: float) -> int:
-        """Creates a session of the rows in the answer. Returns its id, or NO_SESSION if there is no room."""
+        """Creates a session from the rows of the answer. Returns its id, or NO_SESSION if there is no room."""
         if self.partitions + len(rows) > self._most_partitions or len(rows) > PARTITIONS_A_SESSION:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
@@ -334,7 +334,7 @@ def _partitions_of(request: FetchRequest) -> Sequence[CachedPartition]:
 def collecting(
     request: FetchRequest, partitions: dict[Key, CachedPartition]
 ) -> Generator[None, None, dict[Key, CachedPartition]]:
-    """Adds the request's partitions. A duplicate replaces the earlier one in its position."""
+    """Adds the request's partitions to `partitions`. A duplicate replaces the earlier one in its position."""
     at = 0
     for key, count in request.topics:
         for row in range(at, at + count):

@@ -1,4 +1,4 @@
-"""Recognises clients of other protocols by the four bytes in which Kafka's protocol has a frame's size.
+"""Recognises clients of other protocols by their first four bytes, which hold a frame's size in Kafka's protocol.
 
 Pure. The log can then name the client's mistake instead of an absurd frame size.
 """
@@ -13,7 +13,7 @@ _TLS_HANDSHAKE = 0x1603
 
 
 def foreign_protocol(size: int) -> str:
-    """Names the protocol and the remedy; empty if the bytes match no known protocol."""
+    """Describes the client's mistake, and for TLS the remedy; empty if the bytes match no known protocol."""
     if size >> 16 == _TLS_HANDSHAKE:
         return "a TLS hello, but this listener is plaintext; the client's security.protocol must be PLAINTEXT"
     first = (size & 0xFFFF_FFFF).to_bytes(4, "big")

@@ -11,9 +11,9 @@ cpdef object read_offset_commit(bytearray data, Py_ssize_t start, Py_ssize_t end
 @cython.locals(generation=Py_ssize_t, retention_ms=Py_ssize_t, topics=Py_ssize_t, left=Py_ssize_t, count=Py_ssize_t,
                index=Py_ssize_t, offset=Py_ssize_t, epoch=Py_ssize_t, commits=list, partitions=list)
 cdef object offset_commit(FrameCursor cursor, int version)
-@cython.locals(size=Py_ssize_t)
+@cython.locals(size=Py_ssize_t, at=Py_ssize_t)
 cdef object text(FrameCursor cursor)
-@cython.locals(size=Py_ssize_t)
+@cython.locals(size=Py_ssize_t, at=Py_ssize_t)
 cdef object nullable_text(FrameCursor cursor)
 @cython.locals(writer=AnswerWriter)
 cpdef bytes heartbeat_answer(object answer, int version, Py_ssize_t correlation, object codes)

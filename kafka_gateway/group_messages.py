@@ -1,9 +1,10 @@
 # cython: annotation_typing=False
-"""Reads the most frequent group requests (Heartbeat, OffsetCommit, JoinGroup, SyncGroup) if small, and writes the answers.
+"""Reads the most frequent group requests (Heartbeat, OffsetCommit, JoinGroup, SyncGroup) if they are small, and writes their
+answers.
 
-Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same values (the readers and writers by schema are the oracle in the tests). For a request that is malformed, large or unusual
-the readers return None; the reader by schema then reads or refuses it.
+This module is plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it. Both forms
+give the same values; the tests compare them with the schema-driven readers and writers. The readers return None for a request
+that is malformed, large or unusual. The schema-driven reader then reads or refuses it.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit,
 #The_Messages_JoinGroup, #The_Messages_SyncGroup
@@ -37,14 +38,14 @@ from storage_tiers.types import NO_EPOCH, TopicId
 
 #: Largest request that is read here.
 SMALL_BYTES = 64 << 10
-#: Most topics, and most partitions, of an OffsetCommit that is read here: it takes a single turn of the event loop.
+#: Most topics and partitions of an OffsetCommit, and most protocols of a JoinGroup, that are read here in one turn.
 AT_ONCE = 100
-#: Most assignments of a SyncGroup that is read here, and its largest size. A leader sends the assignments of all members;
-#: the reader by schema needs several slices of the event loop for thousands.
+#: Most assignments of a SyncGroup that is read here, and its largest size. A leader sends the assignments of all members. For
+#: thousands of them, the schema-driven reader needs several turns of the event loop.
 ASSIGNMENTS_AT_ONCE, SYNC_BYTES = 4_000, 1 << 20
 #: Most members of a JoinGroup's answer that is written at once, and most bytes of it; a larger one is written in slices.
 MEMBERS_AT_ONCE, ANSWER_BYTES = 200, 1 << 20
-#: Longest retention that is read here; a much longer one does not fit a duration.
+#: Longest retention that is read here; a much longer one does not fit a `timedelta`.
 LONGEST_RETENTION_MS = 1 << 50
 
 NO_TOPIC_ID = TopicId(bytes(16))
@@ -160,7 +161,8 @@ def join_group(cursor: FrameCursor, version: int) -> JoinGroup | None:
 
 
 def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
-    """Reads a SyncGroup, versions 0 to 5, as `read_heartbeat` does. Version 5 without a protocol is left to the schema."""
+    """Reads a SyncGroup, versions 0 to 5, as `read_heartbeat` does. Returns None for a version 5 request without a
+    protocol: the schema-driven reader reads it."""
     if end - start > SYNC_BYTES:
         return None
     try:
@@ -195,14 +197,18 @@ def text(cursor: FrameCursor) -> str:
     size = cursor.text_size()
     if size < 0:
         raise Malformed("a null where none is allowed")
-    return cursor.raw(size).decode()
+    at = cursor.skip(size)
+    return cursor.data[at : at + size].decode()
 
 
 def nullable_text(cursor: FrameCursor) -> str | None:
     size = cursor.text_size()
     if size < 0:
         return None
-    return cursor.raw(size).decode()
+    if not size:
+        return ""
+    at = cursor.skip(size)
+    return cursor.data[at : at + size].decode()
 
 
 def heartbeat_answer(answer: HeartbeatAnswer, version: int, correlation: int, codes: Counter[int]) -> bytes:
@@ -220,7 +226,7 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
     keys = [bytes(topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic.encode() for topic in done.topics]
     size = 24
     for nth, topic in enumerate(done.topics):
-        # Lengths and counts have five bytes at most, a partition seven.
+        # A length or a count takes at most five bytes, a partition seven.
         size += 11 + len(keys[nth]) + 7 * len(topic.partitions)
     writer = AnswerWriter(size)
     write_head(writer, correlation, flexible, version >= 3)
@@ -339,7 +345,7 @@ def write_text(writer: AnswerWriter, value: bytes | None, flexible: bool) -> Non
 
 
 def write_head(writer: AnswerWriter, correlation: int, flexible: bool, has_throttle_time: bool) -> None:
-    writer.int32(0)  # the frame's size, known at its end
+    writer.int32(0)  # the frame's size, filled in at the end
     writer.int32(correlation)
     if flexible:
         writer.int8(0)

@@ -1,10 +1,10 @@
 # cython: annotation_typing=False
 """Parses Produce and Fetch requests, the hot path of a busy node. `produce_answer` writes the answers of Produce.
 
-Plain Python; `hot_parse.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same values (kio's parsers are the oracle in the tests). Records are never copied: a produced batch is a slice of the
-receive buffer, valid until the next receive. Every read is checked against the frame's end, so a wrong length raises
-`Malformed` and reads nothing outside the frame.
+This module is plain Python; `hot_parse.pxd` beside it gives the types with which `hatch_build.py` compiles it. Both forms give
+the same values; the tests compare them with kio's parsers. Records are never copied: a produced batch is a slice of the receive
+buffer, valid until the next receive. Every read is checked against the frame's end, so a wrong length raises `Malformed` and
+reads nothing outside the frame.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce, #The_Messages_Fetch
 """
@@ -18,17 +18,17 @@ from kafka_gateway.produce_refusals import NO_BATCH, no_zstd, second_batch, unkn
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Most cached partition names, as clients may name topics that do not exist. The oldest topic's are evicted first.
+#: Most cached partition names: clients may name topics that do not exist. The names of the oldest topic are evicted first.
 REMEMBERED_PARTITIONS = 100_000
-#: Most topics, and most partitions, in one request. A frame of 100 MB could name millions, and their objects are freed at
-#: once, which takes 20 ms for 100,000.
+#: Most topics, and most partitions, in one request. A frame of 100 MB could name millions. All their objects are freed at once,
+#: which takes 20 ms for 100,000.
 PARTITIONS_A_REQUEST = 50_000
 #: Most partitions that one request may remove from a session. A session has no more (`fetch_sessions.py`).
 FORGOTTEN_A_REQUEST = 20_000
 #: Most topics, and most partitions, of a Produce that `HotParser.produce` reads.
 AT_ONCE = 500
 
-#: Most tagged fields in one structure. Kafka defines five at most; a frame has room for millions, each read in turn.
+#: Most tagged fields in one structure. Kafka defines at most five. A frame has room for millions, and each must be read.
 TAGS = 100
 #: Bytes of the longest string. The compact form could hold more, which Kafka refuses too.
 LONGEST_STRING = 32_767
@@ -57,7 +57,7 @@ class PartitionNames:
 
     def remember(self, name: bytes, index: int) -> TopicPartition:
         while self.count >= REMEMBERED_PARTITIONS:
-            # One topic at a time: evicting all at once takes 20 ms.
+            # This evicts one topic at a time, because evicting all at once takes 20 ms.
             self.count -= len(self.topics.pop(next(iter(self.topics))))
         partition = TopicPartition(name.decode("utf-8", "replace"), index)
         self.topics.setdefault(name, {})[index] = partition
@@ -99,7 +99,7 @@ class FrameCursor:
         value = self.int32()
         at = self.skip(4)
         data = self.data
-        # In two halves: with a literal beyond 32 bits, Cython would compute with Python integers.
+        # Computed in two halves, because Cython would use Python integers with a literal beyond 32 bits.
         value = value * 0x10000 + (data[at] << 8 | data[at + 1])
         return value * 0x10000 + (data[at + 2] << 8 | data[at + 3])
 
@@ -108,7 +108,7 @@ class FrameCursor:
         value = shift = 0
         while shift < 35:
             at = self.skip(1)
-            # A separate variable: otherwise C would shift an int, which has fewer than 35 bits.
+            # Without this variable, C would shift an int, which has fewer than 35 bits.
             byte = self.data[at] & 0x7F
             value |= byte << shift
             if self.data[at] < 0x80:
@@ -128,7 +128,7 @@ class FrameCursor:
         if not self.flexible:
             return self.int16()
         size = self.varint() - 1
-        if size > 0x7FFF:  # LONGEST_STRING; as a global it would be looked up each time
+        if size > 0x7FFF:  # LONGEST_STRING; a global would be looked up each time
             raise Malformed(f"a string of {size} bytes before {self.at}; at most {LONGEST_STRING} are allowed")
         return size
 
@@ -161,13 +161,13 @@ class FrameCursor:
     def tag_count(self) -> int:
         """The number of a structure's tagged fields."""
         count = self.varint()
-        # There are nearly always none; testing for 0 first saves a lookup of the global TAGS.
+        # Nearly all structures have none; testing for 0 first saves a lookup of the global TAGS.
         if count and count > TAGS:
             raise too_many_tags(count)
         return count
 
     def header(self) -> None:
-        """Skips what follows a request's correlation id: the client id (never compact) and tagged fields."""
+        """Skips the fields after a request's correlation id: the client id (never compact) and tagged fields."""
         size = self.int16()
         if size > 0:
             self.skip(size)
@@ -193,7 +193,7 @@ class ProduceRequest:
         self.taken: set[TopicPartition] | None = None
 
     def is_taken(self, partition: TopicPartition) -> bool:
-        """Whether the request already has a batch of this partition. Not called for the first one."""
+        """Whether the request already has a batch of this partition. Not called for the request's first partition."""
         if self.taken is None:
             self.taken = {append.partition for append in self.appends}
         known = len(self.taken)
@@ -202,9 +202,10 @@ class ProduceRequest:
 
 
 class FetchRequest:
-    """`topics` and `indexes` as in ProduceRequest; `partitions` goes with `indexes`; `forgotten` are (name or id, index).
+    """`topics` and `indexes` are as in ProduceRequest. `partitions` has one entry per index. `forgotten` are (name or id,
+    index).
 
-    A partition of an unknown topic id has the topic name "": a fetch session may learn its name later.
+    The topic name of an unknown topic id is empty; a fetch session may learn it later.
     """
 
     def __init__(self) -> None:
@@ -222,7 +223,7 @@ class FetchRequest:
 
 
 class HotParser:
-    """Caches names between requests. `topic_name` finds a live topic by its id."""
+    """Caches names between requests. `topic_name` returns the name of an existing topic by its id."""
 
     def __init__(self, topic_name: Callable[[TopicId], str | None]) -> None:
         self.names = PartitionNames()
@@ -237,7 +238,7 @@ class HotParser:
 
     def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:
         """Reads a Produce, versions 3 to 13. `start` is the position after the correlation id; `view` is a view of `data`.
-        Returns None if there are more than AT_ONCE topics or partitions; `reading` reads those. Raises Malformed."""
+        Returns None if there are more than AT_ONCE topics or partitions; `reading` reads such requests. Raises Malformed."""
         by_id = version >= 13
         cursor = FrameCursor(data, start, end, version >= 9)
         cursor.header()
@@ -359,7 +360,8 @@ def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:
 
 
 class ProduceReading:
-    """Reads a Produce in steps: call `begin`, then `step` until it returns True and `request` is complete. Keeps the bytes."""
+    """Reads a Produce in steps: call `begin`, then `step` until it returns True and `request` is complete. It
+    refers to the frame's bytes until it is dropped."""
 
     def begin(self, parser: HotParser, data: bytearray, view: memoryview, start: int, end: int, version: int) -> None:
         cursor = FrameCursor(data, start, end, version >= 9)
@@ -463,7 +465,7 @@ class FetchReading:
 
 
 def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
-    """The position of a request's body; `start` is the one after its correlation id. Raises Malformed."""
+    """The position of a request's body; `start` is the position after its correlation id. Raises Malformed."""
     cursor = FrameCursor(data, start, end, flexible)
     cursor.header()
     return cursor.at

@@ -1,12 +1,12 @@
 """Leader hints (KIP-951): the leader, its epoch and its address, in an answer that refuses a partition because another broker
 leads it or because the client's epoch is old. The client then needs no Metadata request.
 
-Hints exist from Produce 10 and Fetch 16 on. As in Kafka, the address is the leader's on the listener that the client uses; it
-is missing if the leader does not have this listener. UNKNOWN_LEADER_EPOCH has no hint, since the client's metadata may be newer
-than the broker's.
+Hints exist from Produce 10 and Fetch 16 on. As in Kafka, the address is the leader's address for the listener that the client
+uses; it is missing if the leader does not have this listener. UNKNOWN_LEADER_EPOCH has no hint, because the client's metadata
+may be newer than the broker's.
 
-Invariants: one object serves one answer; an answer without such an error costs nothing. Not promised: that the hinted leader
-still leads.
+Invariants: one object serves one answer; an answer without such an error costs nothing. The hinted leader may have changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _INT32 = struct.Struct(">i")
 
 
 class LeaderHints:
-    """The hints of one answer of `version` to a client of `listener`. A replica has no listener, and gets no addresses."""
+    """The hints of one answer of `version` to a client of `listener`. `listener` is None for a replica, which gets no
+    addresses."""
 
     def __init__(self, core: Core, listener: str | None, version: int) -> None:
         self._topics = core.topics

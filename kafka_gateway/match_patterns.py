@@ -1,7 +1,7 @@
-"""Bounds the length of the texts that a regular expression may be matched with on the event loop.
+"""Limits the length of the texts that are matched with a regular expression on the event loop.
 
 Python's matcher tries every way to divide a text among a pattern's repeats and alternatives: `(a+)+b` and thirty `a`
-would stop the node for minutes. So the ways are first counted for texts of several lengths. The count is an upper bound.
+would stop the node for minutes. So this module first counts the ways for texts of several lengths. The count is an upper bound.
 
 Pure.
 """
@@ -15,21 +15,22 @@ from functools import lru_cache
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-#: The lengths in characters that are tried. A pattern's bound is the longest of them for which it is quick; longer texts never
-#: match. A pattern with three repeats in a row is quick up to the second length.
+#: The lengths in characters that are tried. A pattern's limit is the greatest length for which the pattern is quick; longer
+#: texts never match. A pattern with three repeats in a row is quick up to the second length.
 LENGTHS = (128, 64, 40)
 LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS, LEAST_MATCHED = LENGTHS
-#: The slowest accepted pattern blocks for some two milliseconds.
+#: The slowest accepted pattern blocks the event loop for about two milliseconds.
 MOST_WAYS = 300_000
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 _LOOKS = (_constants.ASSERT, _constants.ASSERT_NOT)
-#: Patterns whose bounds are cached; one request of a client may need those of many subscriptions.
+#: Most patterns whose limits are cached. One request of a client may need the patterns of many subscriptions.
 _KEPT_PATTERNS = 1_000
 
 
 @lru_cache(_KEPT_PATTERNS)
 def longest_text(pattern: str) -> int:
-    """Characters of the longest text that the pattern may be matched with; 0 if it is not valid, or slow for short ones."""
+    """The length of the longest text that may be matched with the pattern; 0 if the pattern is invalid, or slow for short
+    texts."""
     try:
         re.compile(pattern)
         parsed = _parser.parse(pattern)

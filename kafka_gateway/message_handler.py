@@ -1,10 +1,10 @@
 """Serves the APIs outside the hot path: reads the request, calls the API's `serve` function, writes the answer.
 
-`serve` takes the request and a `Call` and returns the response's fields. It is a coroutine function if it must wait, or if
-its rows take long: it then yields between them. If it waits for a single future, it returns `Delayed`, which costs no task. An
+`serve` takes the request and a `Call` and returns the response's fields. It is a coroutine function if it must wait, or if its
+rows take long; then it yields between the rows. If it waits for a single future, it returns `Delayed`, which costs no task. An
 array may be a generator of rows, which runs while the answer is written.
-The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers a request of too many
-rows; that answer has the first ROWS_A_REQUEST of them.
+The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers a request with too many
+rows. That answer has the first ROWS_A_REQUEST rows.
 
 Most requests are read, served and written at once. Longer ones continue in a task, in slices (`turns.py`).
 """
@@ -48,14 +48,14 @@ logger = logging.getLogger(__name__)
 
 #: Most concurrent lookups of one request that wait for disks or the bucket.
 WAITS = 64
-#: The principal of every client, as there is no authentication.
+#: The principal of every client, because there is no authentication.
 ANONYMOUS = "User:ANONYMOUS"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _NO_ID = bytearray(b"\xff\xff")
-#: Longest client id, with its length, whose caller is kept with the connection.
+#: Most bytes of a client id whose `Caller` is kept with the connection, including the id's length field.
 KEPT_ID_BYTES = 256
 
 #: The response's fields, as `Messages.respond` takes them.
@@ -63,9 +63,9 @@ Fields = Mapping[str, Any]
 
 
 class Delayed(NamedTuple):
-    """An answer that `fields` makes from the future's result. If the future fails, the request is refused. If the wait may
-    last minutes, `kept` replaces the request: it is the part that `refuse` reads. Parsed rows take many times the memory of
-    the request's bytes, and only these bytes are counted."""
+    """An answer that `fields` makes from the future's result. If the future fails, the request is refused. If the wait may last
+    minutes, `kept` replaces the request: it is the part that `refuse` reads. Parsed rows take many times the memory of the
+    request's bytes, and the memory pool counts only the bytes."""
 
     future: asyncio.Future[Any]
     fields: Callable[[Any], Fields]
@@ -78,7 +78,7 @@ def _kept(answer: object, request: Any) -> Any:
 
 
 async def ended(future: Awaitable[Result]) -> Result | Exception:
-    """The future's result or exception, as a value: one row of an answer may fail while others succeed."""
+    """The future's result or exception, as a value, because one row of an answer may fail while others succeed."""
     try:
         return await future
     except LogError as error:
@@ -114,9 +114,10 @@ class Call:
                 yield broker, at
 
     async def waiting(self, answer: Awaitable[Result]) -> Result:
-        """Waits for another part of the node, such as a coordinator. Meanwhile the request leaves its slot among the long
-        requests; afterwards it begins a new slice. If the future is already done, the slice continues, since no other request
-        has used the event loop. Otherwise thousands of rows that are refused at once would run without a pause."""
+        """Waits for another part of the node, such as a coordinator. Meanwhile the request gives up its slot among the long
+        requests; afterwards it begins a new slice. If the future is already done, no other request has used the event loop, so
+        the current slice continues. If each row began a new slice, thousands of rows that are refused at once would run without
+        a pause."""
         is_there = isinstance(answer, asyncio.Future) and answer.done()
         if not is_there:
             self.turn.leave()
@@ -127,7 +128,7 @@ class Call:
                 self.turn.resume()
 
     async def each(self, rows: Iterable[Item]) -> AsyncIterator[Item]:
-        """Yields the rows, and control of the event loop between them when the turn is over."""
+        """Yields the rows. Lets the event loop run between two rows when the turn is over."""
         turn = self.turn
         for row in rows:
             yield row
@@ -174,7 +175,7 @@ def caller_of(client: ConnectedClient, client_id: str) -> Caller:
 def caller_by_header(client: ConnectedClient, data: bytearray, start: int) -> Caller:
     """Does the same as `caller_of` with the client id at `start`. The caller is cached, because a client sends the same id in
     all its requests."""
-    if client.caller is not None and data.startswith(client.named, start):  # with its length field
+    if client.caller is not None and data.startswith(client.named, start):  # `named` is the id with its length field
         return client.caller
     head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
     caller = caller_of(client, client_id_of(data, start))
@@ -202,7 +203,7 @@ def log_refusal(error: BaseException, api: str, version: int, client: ConnectedC
 
 
 class MessageHandler:
-    """Serves one API on all connections. `errors` counts answers by error code."""
+    """Serves one API on all connections. `errors` counts the error codes in answers."""
 
     def __init__(
         self, core: NodeCore, options: Options, schema: str, *, flexible_from: int, serve: Serve, refuse: Refuse
@@ -252,7 +253,7 @@ class MessageHandler:
         return DelayedReply(future, finish, refuse)
 
     def _ended(self, answer: Delayed, request: Any, call: Call) -> Fields:
-        """Returns the answer's fields for a future that is done, or those of a refusal."""
+        """Returns the fields of the answer, or of a refusal. The answer's future is done."""
         try:
             return answer.fields(answer.future.result())
         except Exception as error:  # noqa: BLE001 - every request gets an answer

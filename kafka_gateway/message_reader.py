@@ -1,12 +1,12 @@
 """Reads requests other than Produce and Fetch into named tuples, in steps, within a bound on rows.
 
 kio's own reader reads a message at once: a frame of megabytes blocks the event loop for seconds, and a count of two billion in
-a frame of fifty bytes ends the process. This one derives the same layouts from kio's classes, and yields whenever its turn is
-over. It checks every number before use: an array has at most as many elements as bytes are left, a length ends within the
-message, null appears only where the schema allows it.
+a frame of fifty bytes ends the process. This reader derives the same layouts from kio's classes, and yields whenever its turn
+is over. It checks every number before use: an array has no more elements than the message has bytes left, a length ends within
+the message, and null appears only where the schema allows it.
 
-The elements of all arrays of a message are its rows. Reading stops at the first row beyond the bound. The rows before it
-suffice for a refusal that names them.
+The elements of all arrays of a message are its rows. Reading stops at the first row beyond the bound. The refusal names the
+rows before it.
 
 As in Kafka, tagged fields that the schema does not have are ignored (KIP-482: newer clients may send some), any boolean other
 than 0 is true, and bytes after the message are ignored.
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from kafka_gateway.hot_parse import LONGEST_STRING, PARTITIONS_A_REQUEST, TAGS, Malformed, too_many_tags
 
-#: Most elements in all arrays of one request.
+#: Most elements in all arrays of one request together.
 ROWS_A_REQUEST = PARTITIONS_A_REQUEST
 #: Elements between two checks of the clock.
 _LOOK = 16
@@ -39,7 +39,7 @@ Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]
 
 
 class Clocked(Protocol):
-    """The clock that shows when to yield (`turns.Turn`)."""
+    """Tells when to yield (`turns.Turn`)."""
 
     @property
     def is_over(self) -> bool: ...
@@ -52,7 +52,7 @@ class Endless:
 
 
 class MessageReading:
-    """The state of reading one message. `is_full`: the bound on rows is reached, and more rows follow."""
+    """The state of reading one message. `is_full` is true if the bound on rows is reached and more rows follow."""
 
     def __init__(self, data: bytes, turn: Clocked, most_rows: int = ROWS_A_REQUEST) -> None:
         self.data = data
@@ -69,7 +69,7 @@ class MessageReading:
 
 
 def steps_of(kind: Any) -> Steps:
-    """Returns the reader of kio's class `kind`. The values that it reads have fields of the same names."""
+    """Returns the reader of kio's class `kind`. The values that it returns have fields of the same names."""
     part = _entity(kind)
     return part if isinstance(part, _Stepped) else _stepped(part)
 
@@ -156,7 +156,7 @@ def _entity(kind: Any) -> _Part:
 
 
 def _whole(part: _Part) -> Read:
-    """Reads a tagged field at once; its size bounds it."""
+    """Reads a tagged field at once. The field's size limits the work."""
     if not isinstance(part, _Stepped):
         read_whole: Read = part
         return read_whole
@@ -309,7 +309,7 @@ def _read_fixed(form: struct.Struct, converted: Callable[[Any], Any] | None, dat
 def _read_sized(
     width: int, most: int | None, nullable: bool, value_of: Callable[[bytes], Any], data: bytes, at: int
 ) -> tuple[Any, int]:
-    """Reads a string or bytes. `width` is the size of its length field, 0 for the compact form; `most` bounds it."""
+    """Reads a string or bytes. `width` is the size of its length field, 0 for the compact form. `most` is the largest size."""
     at, size = _number(width, data, at)
     if most is not None and size > most:
         raise Malformed(f"a string of {size} bytes at {at}; at most {most} are allowed")
@@ -331,8 +331,8 @@ def _after(data: bytes, at: int, size: int) -> int:
 
 
 def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, int]:
-    """Reads the count of an array. Returns the position after it, and the count, -1 for null. An element has at least one
-    byte."""
+    """Reads the count of an array. Returns the position after it and the count (-1 for null). A count above the number of bytes
+    left is refused, because an element takes at least one byte."""
     at, count = _number(0 if flexible else 4, data, at)
     if count < -1:
         raise Malformed(f"an array of {count} elements at {at}")
@@ -346,7 +346,7 @@ def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, i
 
 
 def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
-    """Reads a length or a count. Returns the position after it, and the number, negative for null."""
+    """Reads a length or a count. Returns the position after it and the number, which is negative for null."""
     if not width:
         at, value = _varint(data, at)
         return at, value - 1
@@ -355,7 +355,7 @@ def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Reads an unsigned varint of at most five bytes. Returns the position after it, and the value."""
+    """Reads an unsigned varint of at most five bytes. Returns the position after it and the value."""
     value = shift = 0
     while shift < 35:
         if at >= len(data):

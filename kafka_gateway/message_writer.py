@@ -1,11 +1,11 @@
 """Writes answers other than Produce's and Fetch's, row by row and in steps.
 
 kio's own writer writes a tree of entities at once: an answer of a hundred thousand rows blocks the event loop for seconds, and
-the tree is many times as large as its bytes. This writer keeps no row: it writes each as soon as it is made, and yields when
-its turn is over. It derives the layouts from kio's classes.
+the tree is many times as large as its bytes. This writer keeps no rows. It writes each row as soon as it is made, and yields
+when its turn is over. It derives the layouts from kio's classes.
 
-An array may be any iterable, also a generator; its count is filled in at the end. `Encoded` is a field that is already written:
-its bytes are sent as they are, any number of times, without a copy.
+An array may be any iterable. A generator's count is filled in at the end. `Encoded` is a field that is already encoded. Its
+bytes are sent as they are, any number of times, without a copy if they are many.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from kafka_gateway.answer_primitives import array_size, varint
 from kafka_gateway.message_reader import Clocked, Endless
 from storage_tiers.errors import PolicyViolation
 
-#: Largest answer. Kafka's limit is 2 GiB, where the size no longer fits a frame's four bytes.
+#: Largest answer. Kafka's limit is 2 GiB, because larger sizes do not fit the four bytes of a frame's size.
 ANSWER_BYTES = 256 << 20
-#: Most rows of one answer, in all of its arrays. They take some seconds, during which the request occupies one of few slots.
+#: Most rows in all arrays of one answer together. So many rows take a few seconds, during which the request occupies one of few
+#: slots.
 ANSWER_ROWS = 2_000_000
 #: Written bytes become a piece at this size.
 _PIECE_BYTES = 64 << 10
 #: Smaller pieces are joined with their neighbours.
 _OWN_PIECE_BYTES = 1 << 10
-#: Rows, and pieces, between two checks of the clock.
+#: Rows and pieces between two checks of the clock.
 _LOOK = 8
 _PIECES = 256
 
@@ -72,7 +73,7 @@ class Writing:
         self._rows = 0
 
     def cut(self) -> None:
-        """Makes a piece of the bytes written since the last one. Raises PolicyViolation if the answer gets too large."""
+        """Makes a piece of the bytes written since the last piece. Raises PolicyViolation if the answer gets too large."""
         if self.out:
             self._add(bytes(self.out))
             self.out.clear()
@@ -101,8 +102,8 @@ class Writing:
         self.size += len(data)
 
     def joined(self) -> Generator[None, None, list[bytes]]:
-        """Takes out the pieces to send and joins small ones, in steps. Every array's count is a piece; without joining,
-        each piece would be one buffer of the system call."""
+        """Takes out the pieces to send and joins small ones, in steps. Each reserved count is a piece of its own. Without
+        joining, every piece would be a separate buffer of the system call."""
         self.cut()
         pieces, self.pieces = self.pieces, []
         pieces.reverse()
@@ -216,7 +217,7 @@ def plan_of(kind: Any) -> Plan:
 
 
 def encoded(rows: Iterable[Row], *, flexible: bool) -> Encoded:
-    """Encodes an array of rows at once; its rows must be few or small."""
+    """Encodes an array of rows at once. The rows must be few or small."""
     writing = Writing(Endless())
     for _ in _write_rows(flexible, False, writing, rows):
         pass

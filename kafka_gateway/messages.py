@@ -1,8 +1,8 @@
-"""Kafka's messages other than Produce and Fetch, by the schemas of `kio`; the only module that imports it.
+"""Kafka's messages other than Produce and Fetch, by the schemas of `kio`. No other module imports `kio`.
 
-Each `Messages` imports its modules at its first use: a client uses a handful of API versions, and all versions together have
-hundreds of modules. kio registers itself with `hypothesis` if that is installed, which costs 20 MB and seconds. So a process
-that has not imported hypothesis hides it while it imports kio.
+A `Messages` object imports kio's modules of its version when it is made. A client uses only a few API versions, and all
+versions together have hundreds of modules. kio registers itself with `hypothesis` if that is installed, which costs 20 MB and
+seconds. A process that has not imported hypothesis therefore hides it while it imports kio.
 
 `make` builds a row of the response from the union of all versions' fields and drops those that its version does not have, so
 that handlers need not check the version.
@@ -40,16 +40,16 @@ def _import_lean() -> None:
 
 _import_lean()
 
-#: Largest request that is read into objects: each of its bytes may become an object. 10,000 topics with the longest names take
+#: Largest request that is read into objects. Each of its bytes may become an object. 10,000 topics with the longest names take
 #: more than half of this size.
 MESSAGE_BYTES = 4 << 20
 #: Largest request of a group whose rows hold long texts or bytes: subscriptions and assignments of thousands of members, and
-#: offsets with metadata. A record of a group or an offset holds 1 MiB by default, so a larger request would be refused after a
-#: copy that blocks the event loop.
+#: offsets with metadata. A record of a group or an offset holds at most 1 MiB by default, so a larger request would only be
+#: refused later, after a copy that blocks the event loop.
 GROUP_REQUEST_BYTES = 16 << 20
 _GROUP_REQUESTS = frozenset({"join_group", "offset_commit", "sync_group", "txn_offset_commit"})
 
-#: The topic id that stands for none.
+#: The topic id that means "no topic id".
 NO_TOPIC_ID = TopicId(bytes(16))
 
 _PREFIX = struct.Struct(">ii")
@@ -72,8 +72,8 @@ class Messages:
         self._tagged_header = bool(response_kind.__header_schema__.__flexible__)
 
     def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
-        """Reads the request in steps. Returns the request, cut at the bound on rows, and whether it was cut. Ignores trailing
-        bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
+        """Reads the request in steps. Returns the request, truncated at the bound on rows, and whether it was truncated.
+        Ignores trailing bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
         self.check(len(body))
         reading = MessageReading(body, turn)
         request, _ = yield from self._steps(reading, 0)
@@ -102,7 +102,7 @@ class Messages:
         self, correlation: int, answer: Mapping[str, Any], turn: Clocked, codes: Counter[int]
     ) -> Generator[None, None, Sequence[bytes]]:
         """Writes the framed answer in steps and returns its pieces. Adds its error codes to `codes`. Raises PolicyViolation if
-        it gets too large, and the exceptions of its rows."""
+        the answer gets too large, and the exceptions of its rows."""
         writing = Writing(turn)
         yield from self._response_plan.steps(writing, answer)
         pieces = yield from writing.joined()

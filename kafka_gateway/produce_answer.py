@@ -1,8 +1,9 @@
 # cython: annotation_typing=False
-"""Writes answers of Produce into one buffer of their exact size. Together with `hot_parse` it is a busy node's hot path.
+"""Writes answers of Produce into one buffer of their exact size. This module and `hot_parse` are the hot path of a busy node.
 
-Plain Python; `produce_answer.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same bytes (kio's are the oracle in the tests). If any partition failed, it writes nothing; the handler's slower path answers.
+This module is plain Python; `produce_answer.pxd` beside it gives the types with which `hatch_build.py` compiles it. Both forms
+give the same bytes; the tests compare them with kio's. If any partition failed, `produce_answer` writes nothing, and the
+handler's slower path answers.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce
 """
@@ -99,7 +100,7 @@ def produce_answer(
             size += (0 if version >= 13 else varint_size(len(key) + 1)) + varint_size(partitions + 1) + 1
         else:
             size += 6
-    # Versions that are not flexible need one byte less: they have no tags after the header.
+    # Versions that are not flexible need one byte less, because they have no tags after the header.
     writer = AnswerWriter(size if flexible else size - 1)
     writer.int32(len(writer.out) - 4)
     writer.int32(correlation)

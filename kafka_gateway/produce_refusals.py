@@ -1,6 +1,6 @@
 """Refusals of Produce partitions that do not depend on the records.
 
-One cached error answers many rows: making one for each of 25,000 rows takes 35 ms.
+One cached error answers many rows, because making an error for each of 25,000 rows takes 35 ms.
 """
 
 from __future__ import annotations

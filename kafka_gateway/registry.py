@@ -1,8 +1,8 @@
 """The table of served APIs: the versions that ApiVersions advertises, the versions that are answered, and the handlers.
 
 Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test compares them with a recorded table). A request with
-another version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised but not served: librdkafka does not
-compress if they are missing (KAFKA-18659). Client telemetry is advertised only if the node collects it (`api_versions.py`).
+another version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised but not served, because librdkafka does
+not compress if they are missing (KAFKA-18659). Client telemetry is advertised only if the node collects it (`api_versions.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bounds the memory that all connections together use for requests (incomplete, in progress or waiting) and for large
 answers that are not sent yet.
 
-One connection may hold a request of the largest size, and an answer; this pool bounds their sum. Connections report the bytes
-that they hold; the pool picks the connection to close and the server closes it. The bound holds at the end of a turn, but not
-within it.
+One connection may hold a request of the largest size, and an answer. The pool limits the sum over all connections. Connections
+report the bytes that they hold. The pool picks the connection to close, and the server closes it. The limit holds at the end of
+a turn, but not within it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from kafka_gateway.session import GatewaySession
 
 
 class RequestMemoryPool:
-    """At most `limit_bytes`. Empty buffers that connections keep count too; they are reclaimed when room is needed."""
+    """The connections may hold `limit_bytes` together. Empty buffers that they keep also count, and are reclaimed when room is
+    needed."""
 
     def __init__(self, sessions: Mapping[int, GatewaySession], limit_bytes: int) -> None:
         self._sessions = sessions
@@ -30,9 +31,10 @@ class RequestMemoryPool:
         session.held_bytes = holds
 
     def connection_to_close(self, growing: GatewaySession, now: float) -> GatewaySession | None:
-        """Returns the connection to close, or None while the pool has room. This is the largest holder among the connections of
-        the client address that holds most. Ties go to the one that is idle for longest, then to `growing`. If the pool always
-        closed `growing`, or the largest connection, many requests that never complete would lock out all others."""
+        """Returns the connection to close, or None while the pool has room. The choice is the connection that holds the most
+        bytes among those of the client address that holds the most bytes. Ties go to the connection that has been idle for
+        longest, then to `growing`. If the pool always closed `growing`, or the largest connection, many requests that never
+        complete would lock out all others."""
         if self.held_bytes > self.limit_bytes:
             self.reclaim(now)
         if self.held_bytes <= self.limit_bytes:

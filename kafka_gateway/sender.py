@@ -1,16 +1,16 @@
-"""Sends the answers of connections: one gathered write a turn, and files straight from the page cache.
+"""Sends the answers of connections: one gathered write per turn, and files straight from the page cache.
 
-A large answer is sent in shares, so that its reader delays no other client. Each turn has a budget for bytes of files. Each
-connection has a share of that budget, and a second share of the same size for bytes in memory. Files are sent by sendfile,
-which would block the whole event loop during a disk read. So both ends of a share are first probed without blocking; if they
-are not in memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait
-for the budget, which hundreds of backfills would use up first.
+A large answer is sent in shares, so that it delays no other client. Each turn has a budget for bytes of files. Each connection
+has a share of that budget, and a second share of the same size for bytes in memory. Files are sent with sendfile, which would
+block the whole event loop during a disk read. Both ends of a share are therefore probed first, without blocking. If they are
+not in memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait for
+the budget, which hundreds of backfills would use up first.
 
-While other clients get small answers, a thread sends large files. If the event loop spent milliseconds on a backfill, it would
-have used up its scheduler time slice when a small request arrives, and the request would wait; this way the thread waits. The
-thread has its own descriptor, so that the connection may be closed meanwhile.
+While other clients get small answers, a thread sends large files. If the event loop itself spent milliseconds on a backfill, it
+would use up its scheduler time slice, and a small request that arrives then would wait. A thread uses up only its own time
+slice. The thread has its own descriptor, so that the connection may be closed meanwhile.
 
-Does not promise: that the page cache keeps what a thread has just read. If it does not, the loop blocks on the disk.
+The page cache may drop the bytes that a thread has just read. The event loop then blocks on the disk.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import TypeVar
 from kafka_gateway.connection import Connection
 from storage_tiers.types import FileSlice, SharedFile
 
-#: Bytes of files sent in one turn to all connections, and the least and most to one of them. An answer of 1 MiB costs half
-#: as much in one send as in four; with many readers shares are smaller, so that none waits long.
+#: Bytes of files sent in one turn to all connections, and the smallest and largest share of one connection. An answer of 1 MiB
+#: costs half as much in one send as in four. With many readers the shares are smaller, so that no reader waits long.
 ALL_FILE_BYTES_A_TURN = 4 << 20
 LEAST_SHARE = 256 << 10
 LARGEST_SHARE = 1 << 20
-#: A smaller write counts as this many bytes: many small writes take as long as one large write.
+#: A smaller write counts as this many bytes, because many small writes take as long as one large write.
 LEAST_COUNTED = 4 << 10
 #: Most buffers in one gathered write, and the total size up to which they are joined instead.
 GATHERED = 64
@@ -98,8 +98,9 @@ class Sender:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def send(self, sock: socket.socket, connection: Connection, owner: Owner, resume: Resume[Owner]) -> Progress:
-        """Sends as much as the budget and the socket allow. After THREAD, `resume` is called on the loop once the next bytes
-        are in memory or sent; nothing may be sent on the connection before. Raises OSError for a broken connection or file."""
+        """Sends as much as the budget and the socket allow. After THREAD, `resume` is called on the loop when the next bytes
+        are in memory or sent. Until then, nothing may be sent on the connection. Raises OSError for a broken connection or
+        file."""
         try:
             return self._send_out(sock, connection, functools.partial(resume, owner))
         except BlockingIOError:
@@ -182,7 +183,7 @@ class Sender:
         try:
             out = os.dup(sock.fileno())
         except OSError:
-            return False  # out of descriptors: the loop sends without one
+            return False  # out of descriptors: the loop sends without a thread
         self._sending += 1
         self.sends_in_threads += 1
         # The connection may be closed and its pieces released meanwhile.

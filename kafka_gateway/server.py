@@ -1,10 +1,10 @@
 """Serves clients of Kafka's protocol on the event loop: owns the sockets of the connections in `connection.py`.
 
-Client sockets share an epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
-or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
-one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. A few connections
-gain nothing from gathering; then the event loop watches their sockets itself, which saves a system call per request.
-Connections whose last request was a group member's come after all others, in a part of a slice (`ready_sockets.py`).
+Client sockets share two epolls (`ready_sockets.py`); the event loop watches each as a single file. One turn receives from the
+readable sockets of an epoll that fit into a slice of time, starts their requests (`dispatcher.py`), and writes each
+connection's answers with one gathered write: a write per answer would wake clients one by one and halve the rate with many
+connections. A few connections gain nothing from gathering; then the event loop watches their sockets itself, which saves a
+system call per request. Connections whose last request was a group member's have the second epoll. They come last.
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
 (`request_memory_pool.py`), unread bytes of a client before its next request starts, bytes of files sent in a turn
@@ -46,9 +46,9 @@ from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from kafka_gateway.settings import ConnectionLimits
 from storage_tiers.turns import SLICE_S
 
-#: Shared by all connections; one receive takes at most this much.
+#: Bytes of the receive buffer that all connections share; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
-#: Seconds between checks for idle connections, and until an empty buffer is taken back.
+#: Seconds between checks for idle connections, and until an empty buffer is reclaimed.
 SWEEP_S = 10.0
 #: Up to this many connections, the event loop watches their sockets itself (`LoopSockets`).
 WATCHED_BY_LOOP = 8
@@ -100,7 +100,7 @@ class GatewayServer:
         self._schedule_sweep()
 
     async def stop(self) -> None:
-        """Stops accepting and reading, sends outstanding answers for up to `stop_timeout_ms`, then closes all. Idempotent."""
+        """Stops accepting and reading, sends pending answers for up to `stop_timeout_ms`, then closes sockets. Idempotent."""
         if self._stopping:
             return
         self._stopping = True
@@ -167,7 +167,7 @@ class GatewayServer:
         self._now, began = self._loop.time(), self._dispatcher.begin_turn()
         try:
             self._serve_ready(sockets, began)
-        finally:  # if the turn did not end, the coordinators' records would stay out of the log
+        finally:  # without the end of the turn, the coordinators' records would not reach the log
             self._flush_and_count(began)
 
     def _serve_ready(self, sockets: ReadySockets, began: float) -> None:
@@ -201,7 +201,7 @@ class GatewayServer:
         try:
             self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
         finally:
-            # `began` saves a second reading of the clock: the answers are written as soon as they are made.
+            # `began` is also the time of the flush, which saves a reading of the clock: answers are written when made.
             self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
@@ -214,7 +214,7 @@ class GatewayServer:
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
         connection = session.connection
         if session.resuming and not events & BROKEN:
-            return  # earlier requests come first, even if the client has closed its half
+            return  # earlier requests come first, even if the client has closed its side
         if self._stopping or session.ending is not None or connection.stalled:
             if events & GONE:
                 self._gone(session, events)
@@ -237,7 +237,7 @@ class GatewayServer:
         self._take_requests(session, until)
 
     def _gone(self, session: GatewaySession, events: int) -> None:
-        """The client has disconnected: delayed requests are cancelled; requests received before are still taken."""
+        """Called when the client has disconnected. Cancels delayed requests; received requests are still taken."""
         if not session.connection.waiting or events & BROKEN:
             self.close(session, "")
             return
@@ -304,7 +304,7 @@ class GatewayServer:
     def _resume(self, session: GatewaySession) -> None:
         """Takes requests that arrived while none could start, and then receives again."""
         if session.connection.has_rest:
-            # Before receiving: if a whole frame fills the connection's own buffer, there is no room to receive.
+            # This comes before receiving, because a whole frame may fill the connection's own buffer.
             self._take_later(session)
         else:
             self._receive(session)
@@ -362,9 +362,9 @@ class GatewayServer:
         self.counters.busy_s += self._flush(SECONDS()) - began
 
     def _flush(self, now: float) -> float:
-        """Writes the answers of the turn, each connection once. Returns the time at its end."""
+        """Writes the answers of the turn, with one write per connection. Returns the time after the last write."""
         if len(self._sessions) > WATCHED_BY_LOOP and self._dispatcher.has_writes:
-            # More requests are likely to come in this turn of the loop: all are written and answered together.
+            # More requests are likely to come in this turn of the loop. The records of all are then written together.
             self._flush_soon()
         else:
             self._dispatcher.end_turn()
@@ -427,21 +427,21 @@ class GatewayServer:
             return
         session.events = events
         if session.by_loop:
-            # For good: a connection that blocks once will block again, and each change costs two system calls.
+            # This is permanent, because a connection that blocks once will block again, and each change costs two system calls.
             self._by_loop.share(session)
         else:
             session.epoll.modify(session.fd, events)
 
     def _move(self, session: GatewaySession, epoll: select.epoll) -> None:
-        """Moves the session to the epoll for its latest request. A leaving session stays: a turn of its own epoll closes it,
-        and the other epoll would wake the loop for nothing until then."""
+        """Moves the session to the epoll for its latest request. A leaving session stays, because a turn of its own epoll
+        closes it, and the other epoll would until then wake the loop in vain."""
         if not session.by_loop:
             session.epoll.unregister(session.fd)
             epoll.register(session.fd, session.events)
         session.epoll = epoll
 
     def _end(self, session: GatewaySession, reason: str) -> None:
-        """Takes no more requests; closes once the answers to earlier ones are sent, as Kafka does."""
+        """Takes no more requests, and closes when the answers to earlier requests are sent, as Kafka does."""
         if not session.is_busy:
             self.close(session, reason)
             return
@@ -491,7 +491,7 @@ class GatewayServer:
         self._sweeper = self._loop.call_later(max(period, 0.01), self._sweep)
 
     def _sweep(self) -> None:
-        """Closes idle connections. One that waits for an answer is not idle."""
+        """Closes idle connections. A connection that waits for an answer is not idle."""
         now = self._loop.time()
         oldest = now - self._settings.connections_max_idle_ms / 1000
         self._close_idle(deque(each for each in self._sessions.values() if each.last_active < oldest), oldest)

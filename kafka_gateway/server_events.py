@@ -1,4 +1,4 @@
-"""Log events about connections; any client can provoke these events, so `storage_tiers.events` bounds them."""
+"""The log events about client connections. Any client can provoke these events, so `storage_tiers.events` limits their rate."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 
 class GatewaySession:
     """A connection and its socket. `events` are watched by `epoll`, or by the event loop if `by_loop`. `last_active` is in
-    seconds. `ending` is the reason to close once all answers are sent, or None."""
+    seconds. `ending` is the reason to close when all answers are sent, or None."""
 
     __slots__ = (
         "address",
@@ -56,18 +56,18 @@ class GatewaySession:
         self.epoll = epoll
         self.events = READ
         self.last_active = now
-        #: The bytes that the request memory pool counts for it.
+        #: The bytes that the request memory pool counts for this connection.
         self.held_bytes = 0
-        #: Bytes of the request that a task works on, or that waits.
+        #: Memory of the request that a task works on, or that waits for its answer.
         self.working_bytes = 0
         #: By pending reply: the API key of its request, and the future that it waits for.
         self.futures: dict[PendingReply, tuple[int, asyncio.Future[Any]]] = {}
         self.by_loop = False
         #: Whether the client's disconnect is queued.
         self.leaving = False
-        #: Whether it is queued because received requests could not start yet.
+        #: Whether this session is queued because received requests could not start yet.
         self.resuming = False
-        #: A thread reads or sends its next bytes; the event loop sends none meanwhile.
+        #: Whether a thread reads or sends its next bytes. The event loop sends nothing meanwhile.
         self.in_thread = False
         self.ending: str | None = None
         self.closed = False
@@ -80,7 +80,7 @@ class GatewaySession:
 
 @dataclass(slots=True)
 class GatewayCounters:
-    """Totals since the start, for a metrics collector. `failures` counts defects; `busy_s` is the seconds spent in turns."""
+    """Totals since the start, for a metrics collector. `failures` counts defects; `busy_s` is the time spent in turns."""
 
     connections_accepted: int = 0
     connections_closed: int = 0

@@ -1,6 +1,6 @@
 """All settings of the gateway and their defaults.
 
-A node makes them from its configs (`service.serve.servers`). `options.py` has what handlers need that is not configurable.
+A node makes them from its configs (`service.serve.servers`). `options.py` has the other objects that handlers need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNBOUNDED = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one connection, in bytes. Comments name the config that sets a bound."""
+    """Limits of one connection. Sizes are in bytes. Comments name the config that sets a limit."""
 
     #: `socket.request.max.bytes`
     request_max_bytes: int = 100 << 20
@@ -28,8 +28,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`overrides` replace `per_address` for single addresses; `a_second` is a rate. `total_by` is the setting that
-    gives `total`, for the log."""
+    """`overrides` replace `per_address` for single addresses; `a_second` is a rate. `total_by` names the config that sets
+    `total`, for the log."""
 
     total: int = 10_000
     total_by: str = "max.connections"
@@ -40,7 +40,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Bounds apply to all listeners together. Times are in milliseconds. Comments name the config that gives a value."""
+    """Limits apply to all listeners together. Times are in milliseconds. Comments name the config that gives a value."""
 
     #: The listeners, whose names are distinct. Port 0 takes a free port; an empty host means every address of this machine.
     listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)

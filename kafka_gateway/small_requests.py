@@ -1,7 +1,8 @@
-"""Serves the small requests of an API with a native codec, and leaves all others to the API's handler by schema.
+"""Serves the small requests of an API with a native codec, and leaves all other requests to the API's schema-driven handler.
 
-It serves APIs whose requests are frequent and mostly small. The codec's reader returns None for a request that it cannot
-read; the handler by schema then reads or refuses that request. So only the schema decides which requests are malformed.
+Native codecs exist for APIs whose requests are frequent and mostly small. A codec's reader returns None for a request that it
+cannot read. The schema-driven handler then reads or refuses that request, so only the schema decides which requests are
+malformed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _new_tuple = tuple.__new__
 class NativeCodec(NamedTuple):
     """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` turns an exception into an
     answer. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None for an
-    answer that is too large for one turn of the loop. `in_steps` takes the same and writes such an answer in steps. Without
-    `in_steps`, or if it returns None, `fields` turns the answer into fields, which the schema writes in slices. `kept` returns
-    the part of a request that `refusal` and `fields` need, for requests that may wait for minutes."""
+    answer that is too large for one turn of the loop. `in_steps` takes the same arguments and writes such an answer in steps.
+    Without `in_steps`, or if it returns None, `fields` turns the answer into fields, which the schema-driven writer writes in
+    slices. `kept` returns the part of a request that `refusal` and `fields` need, for requests that may wait for minutes."""
 
     read: Callable[[bytearray, int, int, int], Any]
     ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]
@@ -114,7 +115,7 @@ class SmallRequests:
 
 
 class _Answering:
-    """A request that the codec has read and that is not answered at once."""
+    """A request that the codec has read, and whose answer is delayed, large or a refusal."""
 
     __slots__ = ("_requests", "client", "client_id", "correlation", "request", "version")
 

@@ -1,8 +1,9 @@
-"""Metrics that clients push (KIP-714): which clients may push what, and when. A receiver of the node gets them.
+"""Metrics that clients push (KIP-714): decides which metrics a client pushes and when, and passes them to the node's receiver.
 
-Pure but for the receiver and the thread that calls it: time is an argument. The checks, their order and their oddities are
-Kafka 4.2's (ClientMetricsManager, ClientMetricsInstance); tests/differential compares the two. An instance is removed when its
-connection closes, after three intervals without a request, or when there are more than INSTANCES.
+Time is an argument. Only the receiver and the thread that calls it have side effects. The checks, their order and their
+oddities are Kafka 4.2's (ClientMetricsManager, ClientMetricsInstance); tests/differential compares the two. An instance is
+removed when its connection closes, or when there are more than INSTANCES. After three intervals without a request, the next
+request makes a new instance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from storage_tiers.uuids import uuid_text
 
 #: Most client instances in memory. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
 INSTANCES = 16_384
-#: Least time that an instance without requests is kept. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
+#: Least time in ms that an instance without requests is kept. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
 EXPIRY_MS = 60_000
 DEFAULT_INTERVAL_MS = 300_000
 EVERYTHING = "*"
@@ -111,7 +112,8 @@ class Subscribed(NamedTuple):
 
 
 class _Instance:
-    """Times are those of the last request that was not too early; `heard_ms` is that of the last request of any kind."""
+    """`asked_ms` and `pushed_ms` are the times of the last subscription request and the last push that were not too early.
+    `heard_ms` is the time of the last request of any kind."""
 
     __slots__ = ("asked_ms", "error", "heard_ms", "pushed_ms", "subscribed", "subscriptions", "terminating")
 
@@ -132,7 +134,7 @@ class _Instance:
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """Whether a push is not too early; if so, notes its time. The first push after the client fetched its subscription may
+        """Whether a push may come now; if so, records its time. The first push after the client fetched its subscription may
         come early, because clients start at a random time of the interval."""
         asked = self.asked_ms is not None and (self.pushed_ms is None or self.asked_ms > self.pushed_ms)
         if not asked and self.pushed_ms is not None and now_ms - self.pushed_ms < self.subscribed.interval_ms:
@@ -165,7 +167,8 @@ class Telemetry:
     async def know(
         self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float, turn: Turn
     ) -> None:
-        """Matches a client that is new, or whose subscriptions changed, in slices. Call it before `subscribe` and `push`."""
+        """Matches the subscriptions with a client that is new, or for which they have changed, in slices. Call it before
+        `subscribe` and `push`."""
         if self._is_known(caller, subscriptions, now_ms):
             return
         matching = await turn.through(fitting(subscriptions, caller.known()))
@@ -194,7 +197,7 @@ class Telemetry:
         now_ms: float,
     ) -> int:
         """Returns the error code. A client's last push may come early. A thread decompresses pushes and hands them to the
-        receiver, one by one: on the loop, sixteen megabytes would take the time of fifty requests."""
+        receiver, one by one. On the event loop, 16 MB would take as long as fifty requests."""
         if caller.instance_id in RESERVED:
             return ErrorCode.INVALID_REQUEST
         instance = self._instance(caller, subscriptions, now_ms)
@@ -229,7 +232,8 @@ class Telemetry:
 
     # --- instances ----------------------------------------------------------------------------------------------------
     def _instance(self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
-        """The instance in memory, or a new one. Changed subscriptions make a new one too: the client may then ask at once."""
+        """The instance in memory, or a new one. Changed subscriptions also make a new instance, so that the client may ask at
+        once."""
         if not self._is_known(caller, subscriptions, now_ms):
             self._begin(caller, subscriptions, run_steps(fitting(subscriptions, caller.known())), now_ms)
         instance = self._instances[caller.instance_id]

@@ -1,4 +1,4 @@
-"""The handlers' settings, read from the environment once per invocation. No other module of this package reads it."""
+"""The handlers' settings, read once per invocation. No other module of this package reads the environment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ READER = "TIDELOG_READER"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The function's variables. `reader` names the commit cursor."""
+    """The function's settings. `reader` names the owner of its cursors and verdicts in the bucket."""
 
     location: StoreLocation
     reader: str
 
 
 def read_settings(environment: Mapping[str, str] = os.environ, *, reader: str = "verify-commit") -> Settings:
-    """Reads the settings. InvalidConfig names an invalid variable."""
+    """Reads the settings. Raises InvalidConfig, which names the variable, if one is invalid."""
     url = environment.get(STORE, "")
     if not url.startswith("s3://"):
         raise InvalidConfig(f"{STORE} is {url!r}; set it to the brokers' store, such as s3://BUCKET/PREFIX")

@@ -1,7 +1,7 @@
-"""Parses a queue's messages into the manifests that they name. Pure.
+"""Parses a queue's messages into the manifests that they name. This module is pure.
 
-A notification says only that a manifest was written. The change is in the manifest. So a duplicate costs one read, the next
-notification replaces a lost one, and the order does not matter.
+A notification says only that a manifest was written. The change itself is in the manifest. So a duplicate costs only one read,
+the next notification replaces a lost one, and the order does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class NotANotification(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """A message of the queue: its id for the report of failures, and the manifests that it names."""
+    """A message of the queue: its id, with which a failure is reported, and the manifests that it names. `fault` says why a
+    message could not be parsed."""
 
     id: str
     manifests: tuple[Ids, ...] = ()
@@ -31,8 +32,8 @@ class QueueMessage:
 
 
 def messages(event: Mapping[str, Any], location: StoreLocation) -> list[QueueMessage]:
-    """An SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be parsed has a
-    `fault` and no manifests. ValueError if `event` is not an SQS batch."""
+    """Parses an SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be parsed has a
+    `fault` and no manifests. Raises ValueError if `event` is not an SQS batch."""
     records = event.get("Records")
     if not isinstance(records, list) or not all(isinstance(record, dict) and "body" in record for record in records):
         raise ValueError(
@@ -71,7 +72,8 @@ def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
 
 
 def _manifest(key: str, prefix: str) -> Ids | None:
-    """None if the key is not a manifest below `prefix`. So a notification filter that is too broad costs only messages."""
+    """Returns None if the key is not a manifest's below `prefix`. So a notification filter that is too broad does no harm: it
+    only causes more messages."""
     if prefix:
         if not key.startswith(f"{prefix}/"):
             return None

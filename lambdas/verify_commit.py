@@ -9,7 +9,7 @@ Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, the brokers' store), TIDELOG_REA
 `verify-commit`). An invocation stops when RESERVE_MS of the function's time limit is left, and leaves the message in the queue
 for redelivery.
 
-Not promised: that damage stops the cluster. A verdict `damaged` only writes a log line, which raises an alarm.
+Damage does not stop the cluster. A verdict `damaged` only writes a log line, which raises an alarm.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from storage_tiers.policy.new_segments import CommitWork, NewSegments, plan_new_
 log = logging.getLogger("tidelog.verify_commit")
 log.setLevel(logging.INFO)
 
-#: The milliseconds that must be left of an invocation to start another segment. They suffice to read and check about 1 GiB.
+#: Milliseconds that an invocation must have left to start with another segment. They suffice to read and check about 1 GiB.
 RESERVE_MS = 60_000
-#: Attempts at a partition that changes meanwhile.
+#: The number of attempts to follow a partition whose manifest or cursor changes meanwhile.
 ATTEMPTS = 20
 
 
@@ -89,8 +89,8 @@ def handle(
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Follows the commits of one partition from the cursor of `reader`, and checks their new segments. `remaining_ms` returns
-    the time left of the invocation."""
+    """Follows partitions' commits from the cursors of `reader`, and checks their new segments. `remaining_ms` returns the time
+    left of the invocation."""
 
     store: BlockingObjectStore
     reader: str
@@ -120,7 +120,7 @@ class Verifier:
 
     def _plan(self, ids: Ids, cursor: CommitCursor) -> NewSegments:
         manifest = self.bucket.manifest(ids)
-        if manifest is None:  # it was deleted by hand, or never existed
+        if manifest is None:  # the manifest was deleted by hand, or never existed
             return NewSegments((), cursor.commit)
         return plan_new_segments(manifest, self.bucket.pages(ids), cursor.commit)
 
@@ -158,7 +158,7 @@ class Verifier:
                 )
 
     def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: SegmentVerdict) -> bool:
-        """Whether the missing object's segment was removed after the manifest was read, and so is no longer live."""
+        """Whether an object is missing only because its segment was removed after the manifest was read."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
         manifest = self.bucket.manifest(ids)

@@ -20,7 +20,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """`unit` is Grafana's: Bps, bytes, ms, s, percentunit, ops, short. `stat` shows only the newest value."""
+    """`unit` is one of Grafana's: Bps, bytes, ms, s, percentunit, ops, reqps, short. With `stat`, the panel shows only the
+    newest value."""
 
     title: str
     unit: str
@@ -131,7 +132,7 @@ HOT = (
         "Batches that wait for threads",
         "bytes",
         (Query(now("tidelog_append_queue_bytes", "instance"), "{{instance}}"),),
-        "They are validated, recompressed, or written while the page cache is slow.",
+        "Threads validate or recompress them, or write them while the page cache is slow.",
     ),
     Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
     Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
@@ -153,7 +154,7 @@ TIERING = (
         "Not in the bucket yet",
         "bytes",
         (Query(now(f"{TOPICS}remotecopylagbytes", "topic", _OF_A_TOPIC), "{{topic}}"),),
-        "Closed segments.",
+        "Only closed segments are counted.",
         stacked=True,
     ),
     Panel(
@@ -332,7 +333,7 @@ TRANSACTIONS = (
             Query(now("kafka_log_logcleanermanager_max_dirty_percent", "instance", function="max"), "% {{instance}}"),
             Query(now("kafka_log_logcleanermanager_uncleanable_partitions_count"), "logs that failed"),
         ),
-        "The dirtiest log's share, and logs whose last cleaning failed.",
+        "The dirty share of the dirtiest log, and the number of logs whose last cleaning failed.",
     ),
     Panel(
         "Cleaner: bytes",

@@ -1,7 +1,9 @@
 """Writes grafana/dashboards/tidelog.json: rows of panels over the metrics of `service/observability/metrics.py`.
 
-Edit the table in `dashboard_panels.py`. A test compares the file with the table, and every expression with the served names.
-`python -m scripts.grafana_dashboard`
+    python -m scripts.grafana_dashboard
+
+To change the dashboard, edit the table in `dashboard_panels.py` and run this module. Tests check that the file is up to date,
+and that a node serves every metric that an expression names.
 """
 
 from __future__ import annotations

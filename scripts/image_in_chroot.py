@@ -3,8 +3,8 @@ by `debootstrap`. Then the script starts the image's command as the image's user
 
     python -m scripts.image_in_chroot FOLDER     # as root, on Linux; creates FOLDER (2 GB), which may be removed afterwards
 
-A stage based on `python:3.11-slim-bookworm` has the Python 3.11 of the same Debian release here. Not tested: an engine's
-layers, namespaces and container network.
+Here a stage based on `python:3.11-slim-bookworm` is the same Debian release with that release's own Python 3.11. The script
+does not test a container engine's layers, namespaces and network.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ RELEASE = "bookworm"
 PACKAGES = "python3,python3-dev,python3-venv,python3-pip,ca-certificates"
 MIRROR = "http://deb.debian.org/debian"
 HEALTH_S = 60
-#: This machine's files for reaching registries.
+#: Files of this machine that a stage needs to reach registries.
 REGISTRIES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 
 @dataclass
 class Stage:
-    """A file system, and the state for the next step."""
+    """The file system of a stage, and the settings under which its next step runs."""
 
     root: Path
     environment: dict[str, str]
@@ -50,7 +50,7 @@ class Stage:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(word, rest) of each instruction, with its lines joined."""
+    """Returns (word, rest) of each instruction. A continued instruction becomes one line."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
@@ -120,7 +120,7 @@ def step(stage: Stage, word: str, rest: str, stages: dict[str, Stage]) -> None:
     elif word == "CMD":
         stage.command = json.loads(rest)
     elif word not in ("VOLUME", "EXPOSE", "STOPSIGNAL"):
-        raise SystemExit(f"{word} is not known here")
+        raise SystemExit(f"this script does not support the instruction {word}")
 
 
 def copy(stage: Stage, words: list[str], stages: dict[str, Stage]) -> None:
@@ -162,7 +162,7 @@ def admitted(name: str) -> bool:
 
 def check(stage: Stage) -> None:
     """Checks that the command serves within HEALTH_S, passes the health check, and exits cleanly."""
-    # A container has its own of these. The machine's are hidden.
+    # A container has its own /proc and /tmp, and does not see the machine's.
     for words in (
         ["mount", "-t", "proc", "proc", f"{stage.root}/proc"],
         ["mount", "-t", "tmpfs", "tmp", f"{stage.root}/tmp"],
@@ -175,7 +175,7 @@ def check(stage: Stage) -> None:
         deadline = time.monotonic() + HEALTH_S
         while stage.run(stage.health, user=stage.user).wait() != 0:
             if node.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the node does not become healthy")
+                raise SystemExit(f"the node has ended, or is not healthy after {HEALTH_S} s")
             time.sleep(1)
         user = os.stat(f"/proc/{node.pid}").st_uid
         print(f"--> healthy, as user {user}", flush=True)

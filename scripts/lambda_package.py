@@ -2,9 +2,9 @@
 
     python scripts/lambda_package.py [--output FILE]
 
-The runtime is `python3.11` on this machine's architecture (x86_64 or arm64). The kernels are compiled here, and the other
-native modules come as wheels. Builds are reproducible. The script fails if the content exceeds Lambda's limit, or if a native
-module needs a newer C library than the runtime has.
+The runtime is `python3.11` on this machine's architecture (x86_64 or arm64). The kernels are those compiled in this tree (`make
+kernels`). The other native modules come from wheels. Builds are reproducible. The script fails if the content exceeds Lambda's
+limit, or if a native module needs a newer C library than the runtime has.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DEPENDENCIES = ("boto3", "crc32c", "cramjam")
 MAX_UNZIPPED = 250 << 20
 #: The C library of the `python3.11` runtime (Amazon Linux 2).
 RUNTIME_GLIBC = (2, 26)
-#: Versions that differ from constraints.txt. cramjam needs glibc 2.28 since 2.13. Version 2.12 lacks a tight bound on the
-#: memory of gzip bombs, but no handler decompresses.
+#: Versions that differ from constraints.txt. cramjam 2.13 and later need glibc 2.28. Version 2.12 bounds the memory of gzip
+#: bombs less tightly, but no handler decompresses records.
 OLDER = {"cramjam": "2.12.0"}
-#: The AWS services to keep of those that boto3 describes: handlers use S3, and credentials may come from STS.
+#: The AWS services whose descriptions the package keeps. Handlers use S3, and credentials may come from STS.
 SERVICES = frozenset({"s3", "sts"})
-#: The oldest possible time of a zip member, the same in every build.
+#: The time of each zip member: the oldest that the format allows, so that it is the same in every build.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -93,11 +93,11 @@ def check(content: Path) -> None:
                 sys.exit(f"{path.relative_to(content)} needs glibc {needed[0]}.{needed[1]}, but the runtime has 2.26")
     size = sum(path.stat().st_size for path in files(content))
     if size > MAX_UNZIPPED:
-        sys.exit(f"the package has {size >> 20} MiB unzipped; Lambda accepts {MAX_UNZIPPED >> 20}")
+        sys.exit(f"the package has {size >> 20} MiB unzipped; Lambda accepts {MAX_UNZIPPED >> 20} MiB")
 
 
 def glibc_needed(path: Path) -> tuple[int, int]:
-    """The newest version among the C library symbols that a native module needs."""
+    """The newest glibc version that a native module's symbols require."""
     versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", path.read_bytes())
     return max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
 

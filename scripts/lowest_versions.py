@@ -1,9 +1,9 @@
-"""Runs the tests of clients, command and stores with the lowest versions that the two pyproject.toml files allow.
+"""Runs the tests of clients, commands and stores with the lowest versions that the two pyproject.toml files allow.
 
     python -m scripts.lowest_versions [PYTEST ARGUMENT ...]
 
-Direct requirements are installed at their lower bounds, and pip chooses the versions of others. The packages come from the
-wheels in dist/ (`make packages`). The tests run the tree's code. The environment is .cache/lowest.
+Direct requirements are installed at their lower bounds, and pip chooses the versions of indirect ones. tidelog's packages are
+installed from the wheels in dist/ (`make packages`), but the tests run the code of this tree. The environment is .cache/lowest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ROOT / "dist"
 ENVIRONMENT = ROOT / ".cache" / "lowest"
-#: Further packages of the tests, at constraints.txt's versions.
+#: Other packages that the tests need, in the versions of constraints.txt.
 TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 TESTS = (
     "tests/conformance/test_object_store.py",
@@ -38,9 +38,9 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:>=|==)\s*([0-
 
 def main() -> None:
     if not list(WHEELS.glob("*.whl")):
-        sys.exit(f"{WHEELS} holds no wheels: run `make packages`")
+        sys.exit(f"{WHEELS} contains no wheels: run `make packages`")
     python = environment()
-    # PYTEST_ADDOPTS may load the plugin that fails a run for skipped tests. It expects the full environment.
+    # PYTEST_ADDOPTS may load the plugin that fails a run for skipped tests. That plugin expects the full environment.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
     variables["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
     words = [
@@ -64,7 +64,7 @@ def lower_bounds() -> dict[str, str]:
 
 
 def requirements() -> Iterator[str]:
-    """The requirements of the two packages and of users' extras, except `tidelog` itself."""
+    """The requirements of the two packages and of their extras for users."""
     for path in (ROOT / "pyproject.toml", ROOT / "packaging" / "server" / "pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         extras = project.get("optional-dependencies", {})
@@ -74,7 +74,7 @@ def requirements() -> Iterator[str]:
 
 
 def bound(requirement: str) -> tuple[str, str]:
-    """The name and its lowest version. ValueError if there is no lower bound."""
+    """Returns the name and the lower bound of a requirement. Raises ValueError if it has no lower bound."""
     found = _REQUIREMENT.match(requirement)
     if found is None:
         raise ValueError(f"{requirement} has no lower bound")
@@ -82,7 +82,8 @@ def bound(requirement: str) -> tuple[str, str]:
 
 
 def environment() -> Path:
-    """The interpreter of an environment with these versions. It is always rebuilt, because the wheels change."""
+    """Builds an environment with the lowest versions; returns its interpreter. An earlier environment is discarded, because the
+    wheels may have changed."""
     python = ENVIRONMENT / "bin" / "python"
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
     tools = [f"{tool}=={pinned[tool.partition('[')[0]]}" for tool in TOOLS]

@@ -2,13 +2,13 @@
 
     python scripts/mutants.py [--count 40] [--seed 1] [--python .venv/bin/python]
 
-Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of the
-tree, so nothing here changes. The seed determines a sample with equally many faults from each folder of `ROOMS`. Changes of
-annotations or texts do not count as faults. Tests with the module's name run first, then all tests of its folder. A fault is
-detected if a test fails with it, fails again alone, and passes without it. So a failure that only a busy machine causes does
-not count.
+The script's own interpreter must have cosmic-ray, which makes the faults. The tests run on the interpreter `--python`, in a
+copy of the tree, so this tree does not change. The seed determines a sample with equally many faults from each folder of
+`ROOMS`. A change of an annotation does not count as a fault. Tests with the module's name run first, then all tests of its
+folder. A fault is detected if a test fails with it, fails again alone, and passes without it. So a failure does not count if
+only a busy machine causes it.
 
-It proves nothing about faults outside the sample. docs/mutants.md lists the survivors and why they are acceptable.
+A run proves nothing about faults outside its sample. docs/mutants.md lists the survivors and why they are acceptable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The code, and the tests that should detect faults.
+#: Folders of code, each with the tests that should detect faults in it.
 ROOMS = {
     "storage_tiers/hot": ("tests/storage_tiers/hot", "tests/service/broker"),
     "storage_tiers/cold": ("tests/storage_tiers/cold", "tests/storage_tiers/tier", "tests/conformance"),
@@ -44,7 +44,7 @@ ROOMS = {
 TIMEOUT_S = 900
 #: pytest's exit code if all tests are deselected.
 NO_TESTS = 5
-#: Excluded operators, which make no fault, or one that Python itself refuses.
+#: Excluded operators. The changes that they make are no faults, or Python itself refuses them.
 NO_FAULTS = ("core/NoOp", "core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
 
 
@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of the sample; all by default")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of faults in the sample (default: all)")
     parser.add_argument("--python", default=str(ROOT / ".venv" / "bin" / "python"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as holder:
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def copy_of_the_tree(tree: Path) -> Path:
-    """Copies every file under version control, and the compiled kernels beside them."""
+    """Copies every file under version control, and the compiled kernels of two packages."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     kernels = (
         str(path.relative_to(ROOT))
@@ -131,7 +131,8 @@ def faults(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
-    """None if it is not a fault, because Python cannot parse it or parses it to the same program."""
+    """Returns the fault. Returns None if the change is not a fault, because Python cannot parse it or parses it to the same
+    program."""
     source = path.read_text()
     mutated = mutate_code(source, get_operator(operator)(), occurrence)
     try:
@@ -143,7 +144,7 @@ def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
 
 
 def program(source: str) -> str:
-    """The program without annotations, which are never evaluated here, and without docstrings."""
+    """The program's syntax tree as text, without annotations, which this project never evaluates."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -41,7 +41,7 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "img"
 LOAD = {"orders": (3, 600, 4000), "flights": (2, 1200, 1500), "clicks": (1, 200, 2000)}
 SCRAPE_S, WINDOW_S = 2, 10
 COLUMNS = 4
-#: The panels that stay empty, because nothing fails in this run.
+#: The panels that may stay empty, because a run need not contain what they show.
 EMPTY = {
     "Errors answered",
     "Errors",
@@ -62,8 +62,8 @@ class Series:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prometheus", default="prometheus", help="the program")
-    parser.add_argument("--seconds", type=float, default=90, help="how long the load lasts")
+    parser.add_argument("--prometheus", default="prometheus", help="the Prometheus program")
+    parser.add_argument("--seconds", type=float, default=90, help="seconds of load")
     chosen = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as place,
@@ -105,7 +105,7 @@ def prometheus(program: str, place: Path, target: str) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The address of Prometheus, which chooses a free port."""
+    """Returns the address of Prometheus, which chooses a free port, once it listens there."""
     while process.poll() is None:
         for line in log.read_text().splitlines():
             if 'msg="Listening on"' in line and "address=127.0.0.1:" in line:
@@ -194,8 +194,8 @@ def draw_dashboard(address: str, start: float, end: float) -> None:
             empty.append(panel.title)
     version = json.load(urllib.request.urlopen(f"http://{address}/api/v1/status/buildinfo"))["data"]["version"]
     figure.suptitle(
-        "The panels of grafana/dashboards/tidelog.json, drawn with matplotlib (no screenshot of Grafana) from what "
-        f"Prometheus {version} answers\nto their expressions: one node under load for {end - start:.0f} s",
+        "The panels of grafana/dashboards/tidelog.json, drawn with matplotlib (not a screenshot of Grafana) from the answers "
+        f"of Prometheus {version}\nto their expressions: one node under load for {end - start:.0f} s",
         fontsize=12,
     )
     figure.tight_layout(rect=(0, 0, 1, 0.985))
@@ -205,7 +205,7 @@ def draw_dashboard(address: str, start: float, end: float) -> None:
 
 
 def ask(address: str, expression: str, legend: str, start: float, end: float) -> list[Series]:
-    """The series of one expression over the run. SystemExit if Prometheus refuses it."""
+    """The series of one expression over the run. Raises SystemExit if Prometheus refuses the expression."""
     text = expression.replace("$__rate_interval", f"{WINDOW_S}s").replace("$node", ".*")
     query = urllib.parse.urlencode({"query": text, "start": start, "end": end, "step": SCRAPE_S})
     try:

@@ -1,10 +1,10 @@
-"""Builds the wheels of both distributions, for every installed Python, and the sdist of `tidelog`.
+"""Builds the wheels of both distributions, for every supported Python that is installed, and the sdist of `tidelog`.
 
     python -m scripts.packages [--output dist] [--python python3.13 ...]
 
-Each build has its own environment (`python -m build`), and uses a copy of the tracked files, so that it contains no untracked
-file. On Linux auditwheel proves that an old C library suffices, and renames the wheel accordingly. The tools are installed in
-.cache/packaging, in one environment per Python.
+Each build has its own environment (`python -m build`), and uses a copy of the tracked files, so that no untracked file gets
+into a package. On Linux, auditwheel determines the oldest C library with which a wheel works, and renames the wheel
+accordingly. The tools are installed in .cache/packaging, in one environment per Python.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def at_hand() -> list[Path]:
-    """One interpreter of each version: this one, or one on the path or from pyenv."""
+    """Finds one interpreter of each version: this one, or one on the path or from pyenv."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": Path(sys.executable)}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
@@ -57,7 +57,7 @@ def at_hand() -> list[Path]:
 
 
 def runs(python: str) -> bool:
-    """Whether the interpreter starts. pyenv has shims for unselected versions, too, which fail."""
+    """Whether the interpreter starts. pyenv's shims for unselected versions do not."""
     return subprocess.run([python, "-c", "import venv"], capture_output=True, check=False).returncode == 0
 
 
@@ -70,7 +70,7 @@ def copy_tracked(tree: Path) -> None:
 
 
 def tools(python: Path) -> Path:
-    """The interpreter of an environment with the tools, created once for each version of Python."""
+    """Returns the interpreter of an environment with the tools. There is one for each version of Python, created once."""
     version = subprocess.run(
         [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         capture_output=True,

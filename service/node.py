@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +39,7 @@ from storage_tiers import events
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import InvalidConfig, StorageError
 from storage_tiers.hot.checkpoints import take_clean_shutdown_marker, write_clean_shutdown_marker
-from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
+from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -72,11 +71,12 @@ class Node:
         host: Host,
         listening: Listening | None = None,
     ) -> Node:
-        """Locks and recovers everything; returns when the node may serve. `listening` defaults to the settings' addresses.
+        """Locks the directory, recovers all logs, and returns when the node may serve. `listening` defaults to the settings'
+        addresses.
 
         Raises LogError if the node may not serve: InvalidConfig for wrong settings, DirectoryLocked, StorageError on an I/O
-        error, MetadataCorrupt, StoreRefused or FencedWriter. Raises StoppedBeforeStart if `stop` was set while an empty
-        directory waited for the store."""
+        error, MetadataCorrupt, StoreRefused or FencedWriter. Raises StoppedBeforeStart if `stop` was set while the start waited
+        for the store or for another node's controller."""
         check(settings)
         listening = listening or Listening(listeners_of(settings))
         async with AsyncExitStack() as undo:
@@ -90,7 +90,7 @@ class Node:
             undo.callback(data.close)
             ending = Ending(stop)
             if settings.controller is None:
-                own_log = MetadataLog.open(data.path, host.files)
+                own_log = MetadataLog.open(data.path, host.files, host.rng)
                 ground = Ground(settings, host, readiness, ending, data, own_log, own_log)
             else:
                 membership = _membership(settings, settings.controller, data, host)
@@ -126,7 +126,10 @@ class Node:
         await _register(ground, configs, listening, cluster_id, may_be_older=may_be_older)
         work = build_work(ground, configs, tier, home)
         broker = build_broker(ground, configs, tier, work, home, cluster_id)
-        _recover(ground, broker, may_be_older=may_be_older and tier is not None)
+        # Only the controller's directory can become the target of a take-over. Another broker's stale log is set aside: left in
+        # place, it would be led if its partition came back.
+        keeps = may_be_older and tier is not None and ground.membership is None
+        _recover(ground, broker, may_be_older=keeps)
         ground.readiness.reports = _reports(tier, home, work, broker, ground.membership)
         return cls(ground, cluster_id, configs, tier, home, work, broker)
 
@@ -163,8 +166,8 @@ class Node:
             await self.ground.membership.leave()
 
     async def close(self) -> None:
-        """Flushes and checkpoints everything, then writes the clean-shutdown marker. Without it the next start recovers the
-        logs. Failures are logged, never raised."""
+        """Flushes and checkpoints everything, then writes the clean-shutdown marker. Without the marker the next start recovers
+        the logs. Failures are logged, never raised."""
         broker, work, data, membership = self.broker, self.work, self.ground.data, self.ground.membership
         await broker.coordinators.close()
         await broker.moving.close()
@@ -183,6 +186,8 @@ class Node:
             if not broker.assignment.unrecovered:
                 write_clean_shutdown_marker(self.ground.host.files, data.path)
             await asyncio.to_thread(self.home.note)
+            if membership is not None:
+                await asyncio.to_thread(membership.applied.noting())
         except (OSError, StorageError) as error:
             events.error(log, "stop.unclean", error=error)
         finally:
@@ -191,9 +196,10 @@ class Node:
 
 def _membership(settings: NodeSettings, controller: str, data: DataDirectory, host: Host) -> ClusterMembership:
     known = data.identity()
-    path = os.path.join(data.path, META_PROPERTIES)
     cluster_id = "" if known is None else known.cluster_id
-    return ClusterMembership(controller, settings.node_id, cluster_id, path, clock=host.clock, rng=host.rng)
+    return ClusterMembership(
+        controller, settings.node_id, cluster_id, data.path, files=host.files, clock=host.clock, rng=host.rng
+    )
 
 
 def _check_cluster_has_no_store(ground: Ground) -> None:
@@ -254,7 +260,8 @@ def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, 
 async def _register(
     ground: Ground, configs: NodeConfigs, listening: Listening, cluster_id: str, *, may_be_older: bool
 ) -> None:
-    """Registers this node in the metadata and makes it the leader of every partition."""
+    """Registers this node in the metadata. If the controller is in this process, also makes the node the leader of its
+    partitions; otherwise the node is fenced at first."""
     execute, node_id, identity = configs.controller.execute, ground.settings.node_id, ground.data.identity()
     assert identity is not None
     advertised, start_id = tuple(listening.listeners.advertised), ground.host.rng.token(16)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """Seconds. The n-th delay lies between half and the whole of min(first * 2^n, longest)."""
+    """Times in seconds. Delay n, counted from 0, lies between half and the whole of min(first * 2^n, longest)."""
 
     first: float
     longest: float
@@ -24,7 +24,8 @@ class BackoffSettings:
 
 
 class Backoff:
-    """One series of failures. Half of each delay is jitter, so that callers that failed together do not retry together."""
+    """Computes the delays of one series of failures. Up to half of a delay is jitter, so that callers that failed together do
+    not retry together."""
 
     __slots__ = ("_rng", "_settings", "failures")
 

@@ -20,6 +20,9 @@ class ChildProcess:
     def process_id(self) -> int | None:
         return self._process.pid
 
+    def kill(self) -> None:
+        self._process.kill()
+
     async def ended(self, grace_s: float) -> None:
         """Waits until the process ends, and kills it after `grace_s` seconds. The caller has closed its socket."""
         await asyncio.to_thread(self._wait, grace_s)
@@ -33,17 +36,17 @@ class ChildProcess:
 
 
 class Started(NamedTuple):
-    """A process, and our end of the socket that it was given."""
+    """A started process, and this process's end of their socket pair."""
 
     socket: socket.socket
     process: ChildProcess
 
 
 async def start_child(module: str, arguments: Sequence[str] = ()) -> Started:
-    """Starts `python -P -m <module> --socket <fd> <arguments>` with this process's environment and stderr. OSError if the
-    system cannot start a process now. Without -P Python searches the current directory first, and would run a folder there
+    """Starts `python -P -m <module> --socket <fd> <arguments>` with this process's environment and stderr. Raises OSError if
+    the system cannot start a process now. Without -P Python searches the current directory first, and would run a folder there
     that has the name of one of our packages."""
-    # In a thread: Popen waits until the new interpreter has replaced the child.
+    # Popen blocks until the child has executed the new interpreter, so it runs in a thread.
     return await asyncio.to_thread(_start, module, arguments)
 
 

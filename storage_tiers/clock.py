@@ -1,4 +1,5 @@
-"""Clock and random numbers, which callers pass as arguments. Only this module uses the machine's own."""
+"""The clock and the source of random numbers, both passed as arguments. The linter refuses the machine's own in other modules,
+except where a `noqa: TID251` gives the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Times as an argument. Milliseconds are since 1970, seconds since an arbitrary start."""
+    """A clock, passed as an argument. Milliseconds count from 1970, seconds from an arbitrary start."""
 
     def unix_ms(self) -> int:
         """Wall time in milliseconds since 1970, UTC. May step; use it for timestamps and comparisons with them."""
@@ -26,7 +27,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-#: A clock that includes the time a machine is suspended, where the system has one (Linux).
+#: A clock that also counts the time during which the machine is suspended, if the system has one (Linux).
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -50,7 +51,7 @@ class SystemClock:
 
 
 class Rng(Protocol):
-    """Random numbers as an argument."""
+    """A source of random numbers, passed as an argument."""
 
     def token(self, size: int) -> bytes:
         """`size` random bytes, for ids of topics, segments, commits and starts."""

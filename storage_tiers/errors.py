@@ -1,4 +1,4 @@
-"""All errors of the log. Each class tells its receiver what to do. Those of coordinators are in
+"""All errors of the log. Each class tells its receiver what to do. The errors of coordinators are in
 `grpc_api.contract.coordinator_errors`.
 
 Protocol numbers exist only in `kafka_gateway.errors`, which maps every class exactly once.
@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 
 class Advice(Enum):
-    """The reaction that an error asks of its receiver."""
+    """The reaction that an error requires of its receiver."""
 
     RETRY = "same request, later"
     REDIRECT = "refresh metadata, ask again"
@@ -110,7 +110,7 @@ class DuplicateBroker(LogError):
 
 
 class LeaderNotAvailable(LogError):
-    """The partition exists but does not lead yet: it is recovering, or compares itself with the store's manifest."""
+    """The partition exists but has no leader yet: it is recovering, or its log is being compared with the store's manifest."""
 
     advice = Advice.RETRY
 
@@ -150,7 +150,7 @@ class _NamesRecords(Exception):
 
 
 class InvalidRecord(_NamesRecords, LogError):
-    """Correct framing, but a broken rule (a control batch from a client, a null key on a compacted topic ...)."""
+    """A record with correct framing that breaks a rule (a control batch from a client, a null key on a compacted topic ...)."""
 
     advice = Advice.FIX
 
@@ -364,7 +364,7 @@ class TierObjectMissing(LogError):
 
 class StoreBehind(LogError):
     """The store shows less of a partition than this node has seen there (I10). Nothing is deleted or evicted until the store
-    shows it again; retry then."""
+    shows what was seen; retry then."""
 
     advice = Advice.RETRY
 
@@ -398,6 +398,6 @@ class DirectoryLocked(LogError):
 
 
 class MetadataCorrupt(LogError):
-    """The metadata log or one of its snapshots is damaged, and not only at its torn end."""
+    """The metadata log or one of its snapshots is damaged, and the damage is more than a torn end."""
 
     advice = Advice.PAGE

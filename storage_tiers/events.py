@@ -10,7 +10,7 @@ a test compares that table with the code. A value chosen by a client can neither
 value that is not plain is quoted as JSON in both formats and truncated at `LONGEST_TEXT`.
 
 `Troubles` reports a lasting failure once, and `RateLimit` limits events that any client can cause, so that neither fills the
-log. Not promised: structure of lines from other libraries; they become events named `message`.
+log. A line of another library becomes an event named `message` with one field.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def info(logger: logging.Logger, name: str, /, **fields: Field) -> None:
 
 
 def provoked(logger: logging.Logger, name: str, /, *, by: Hashable, **fields: Field) -> None:
-    """An event that any client can cause at will. `RateLimit` bounds it for each `by`; the next one written carries the
-    number of omitted ones as `left_out`."""
+    """An event that any client can cause at will. `RateLimit` limits these events for each `by`; the next event written carries
+    the number of omitted ones as `left_out`."""
     _log(logger, logging.INFO, name, fields, None, by)
 
 
@@ -186,7 +186,8 @@ class _Bound(logging.Filter):
 
 # --- repeated events --------------------------------------------------------------------------------------------------
 class Troubles:
-    """Lasting failures, by what fails. Each is logged when it begins, when its class changes, and when it ends."""
+    """Lasting failures, keyed by the thing that fails. Each is logged when it begins, when its class changes, and when it
+    ends."""
 
     def __init__(self, most: int = 10_000) -> None:
         """Remembers at most `most` failures. Beyond that the oldest is forgotten, and may be logged again."""

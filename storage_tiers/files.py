@@ -1,4 +1,4 @@
-"""The one module that changes durable state on disk.
+"""The only module that changes durable state on disk.
 
 All durable state (log, indexes, checkpoints, metadata log, directory store, saved manifests) is written through a `Files`, so
 that a test can record each operation, cut the run after any of them, and replay what a power loss may leave: unsynced writes
@@ -7,8 +7,8 @@ dropped or torn, unsynced renames, creations and unlinks undone. Reading uses `o
 Rules for callers: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`. To replace a file, write it
 under a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
 
-Connections that are not counted here may briefly use up all descriptors. `DescriptorReserve` keeps some for operations that
-must not fail then. Not promised: that the reserve suffices; callers retry if it does not.
+Connections that are not counted here may briefly use up all descriptors. `DescriptorReserve` keeps a few for operations that
+must not fail meanwhile. If the reserve does not suffice, callers retry.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ class OsFiles:
 
     def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         written = os.pwritev(fd, buffers, position)
-        total = 0
-        for buffer in buffers:
-            total += len(buffer)
+        total = sum(map(len, buffers))
         if written != total:
             rest = memoryview(b"".join(buffers))
             while written < total:

@@ -22,7 +22,7 @@ def run_steps(steps: Generator[None, None, Result]) -> Result:
 
 
 def freeing(rows: list[Any], step: int = 256) -> Generator[None, None, None]:
-    """Frees the rows `step` at a time: freeing 50,000 at once takes ten milliseconds and more."""
+    """Frees the rows `step` at a time: freeing 50,000 at once takes ten milliseconds or more."""
     while rows:
         del rows[-step:]
         yield

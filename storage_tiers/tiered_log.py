@@ -5,8 +5,7 @@ offset on, the manifest's segments serve everything before it, and eviction neve
 answer planned from a local segment keeps its descriptor open, so the segment can be evicted meanwhile. Records that a local
 segment lacks, or that cannot be read from it, are served from the bucket if it holds them.
 
-Not promised: an immediate answer to a cold read. `read` may return a `ColdMiss`, whose waiter completes when a retry is
-worthwhile.
+A cold read may have no immediate answer: `read` then returns a `ColdMiss`, whose waiter ends when a retry can succeed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class TieredLog:
 
     @property
     def tiered_end(self) -> int:
-        """End offset of what the bucket durably holds; the log start if it holds nothing."""
+        """The end offset of the records that the bucket durably holds; the log start if it holds none."""
         return self.tier.end if self.tier is not None else self.hot.log_start_offset
 
     def read(
@@ -61,8 +60,8 @@ class TieredLog:
         aborted: list[AbortedTransaction] | None = None,
     ) -> list[FileSlice] | ColdMiss:
         """Slices from the batch that holds `offset` on, below `upto_offset`; the caller releases them. Adds to `aborted` the
-        transactions that overlap them. OffsetOutOfRange, or StorageError if a local segment cannot be read and the bucket does
-        not hold it."""
+        aborted transactions that overlap the slices. OffsetOutOfRange, or StorageError if a local segment cannot be read and
+        the bucket does not hold it."""
         hot = self.hot
         if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
             in_bucket = self.cold is not None and offset < self.tiered_end
@@ -127,6 +126,6 @@ class TieredLog:
         return best if best is not None and best.offset < upto_offset else None
 
     async def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest epoch <= `leader_epoch`, where it ended). The hot history reaches back over the cold one: eviction
-        never truncates it, and a log rebuilt from the tier starts with the sidecar's."""
+        """(largest epoch <= `leader_epoch`, where it ended). The hot history includes the cold one, because eviction never
+        truncates the hot history, and a log rebuilt from the tier starts with the sidecar's history."""
         return self.hot.epoch_end_offset(leader_epoch)

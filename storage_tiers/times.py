@@ -1,8 +1,8 @@
-"""Times in ISO 8601, as users write them. The SDK, the command line and Spark's options share this rule.
+"""Times in ISO 8601, as users write them. The SDK, the command line and Spark's options share this module.
 
-Pure. A text without a zone is UTC, as in this project's output: the zone of a machine must not choose the records. Python takes
-a `datetime` without a zone for local time, so the functions that take a `datetime` refuse one without a zone; this module
-does not check it.
+Pure. A text without a zone is UTC, as in this project's output: the machine's zone must not decide which records are read.
+Python takes a `datetime` without a zone for local time, so the callers of this module refuse one. This module itself does not
+check.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Shares the event loop between long requests and all others: long work runs in slices, one slice per turn of the loop.
 
 Most requests finish within their first slice (FREE_S). Requests that run as tasks begin in order of arrival. Each turn of the
-loop begins at least one, and no further ones after SLICE_S: otherwise hundreds that arrive together would hold the loop for a
-slice each. A longer request continues in slices of SLICE_S. After each slice it rests until the loop has served all sockets.
-Resting requests take turns, so a hundred of them delay others no longer than one does. At most AT_WORK of them are in progress,
-which bounds their memory; the others start in order of arrival. Small requests have as many slots of their own: a garbage
-collection or another process may use up a small request's first slice, and such a request must not wait behind hundreds of
-large ones. A request whose client has left ends at its next rest. Short steps that are due together share one slice (`soon`).
+loop begins at least one of these, and no further ones after SLICE_S: otherwise hundreds that arrive together would hold the
+loop for a slice each. A longer request continues in slices of SLICE_S. After each slice the request rests until the loop has
+served all sockets. Resting requests take turns, so a hundred of them delay others no longer than one does. At most AT_WORK long
+requests are in progress, which bounds their memory; the others start in order of arrival. Small requests have as many slots of
+their own: a garbage collection or another process may use up a small request's first slice, and such a request must not wait
+behind hundreds of large ones. A request whose client has left ends at its next rest. Short steps that are due together share
+one slice (`soon`).
 
-Not promised: fairness of a step that never checks whether its turn is over.
+A step that never checks whether its turn is over delays all others.
 """
 
 from __future__ import annotations
@@ -189,13 +190,13 @@ class Turn:
         return self._scheduler.seconds() >= self._until
 
     async def begin(self) -> None:
-        """Called when the request continues as a task: its first slice is still to come, unless it has used that up."""
+        """Called when the request continues as a task. Its first slice is still to come, unless it was used up."""
         await self._scheduler.begin()
         self.resume()
 
     def resume(self) -> None:
-        """Called when the request continues after a wait, in which others used the loop. Unless it has used up its first
-        slice, it gets a full one again, and does not wait for long requests."""
+        """Called when the request continues after a wait, in which others used the loop. Unless the request has used up its
+        first slice, it gets a full one again, and does not wait for long requests."""
         if not self._has_entered:
             self._until = self._scheduler.seconds() + FREE_S
 

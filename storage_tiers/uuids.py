@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from storage_tiers.clock import Rng
 
 UUID_BYTES = 16
-_DASH = 62  # its index in the alphabet of URL-safe base64; the first character is the first byte's six high bits
+_DASH = 62  # the dash's index in the alphabet of URL-safe base64; the first character is the first byte's six high bits
 
 
 def random_uuid(rng: Rng) -> bytes:

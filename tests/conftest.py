@@ -27,7 +27,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module run in one worker, so that it is made once. Those of the fault suites, which
+    """Tests that share a fixture of their module run in one worker, so that it is made once. Tests of the fault suites, which
     take minutes, are spread."""
     for item in items:
         alone = item.get_closest_marker("xdist_group") is None and item.get_closest_marker("faults") is None
@@ -43,7 +43,7 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Groups that are ignored spread tests of one node over workers: pytest-xdist 3.8 does so with pytest 9.2."""
+    """Fails if groups are ignored, as by pytest-xdist 3.8 with pytest 9.2: tests of one node would run in several workers."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:
@@ -55,7 +55,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def own_log_handlers() -> Iterator[None]:
-    """A command that runs within a test sets up the log of its process, for a stream that ends with the test."""
+    """Restores the process's log, which a command that runs within a test sets up for a stream that ends with the test."""
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
     logging.root.handlers[:] = handlers

@@ -18,7 +18,7 @@ FOLDERS = (
     *("tests", "examples", "scripts"),
 )
 FILES = ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "hatch_build.py")
-#: What is made of paths: kernels beside their sources, processes that are started, commands that are printed.
+#: Tests of things that depend on paths: kernels beside their sources, processes that are started, commands that are printed.
 TESTS = (
     "tests/kafka_gateway/test_hot_parse.py::test_the_fast_answer_is_not_used_after_any_failure",
     "tests/storage_tiers/records/test_walker.py::test_this_run_has_a_compiled_walker",

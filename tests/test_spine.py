@@ -1,6 +1,6 @@
 """The spine: real records from a Kafka client through hot disk and the bucket, back to a client.
 
-Spark's end of it is `tests/spark/test_spine.py`.
+Spark's part of the test is `tests/spark/test_spine.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tree stays one that can be read: sizes of files and functions, names of classes, headers of modules, and what is pure.
+"""Rules for a readable source tree: sizes of files and functions, names of classes, headers and purity of modules.
 
-`import-linter` refuses imports; here stands what it cannot see. Each rule is a function from source text to findings, and is
-shown to find what it forbids in a sample that has it.
+`import-linter` refuses imports; this module checks what it cannot see. Each rule is a function from source text to findings,
+and is shown to find what it forbids in a sample that has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-#: One worker parses the repository once.
+#: One worker runs these tests, so that the repository is parsed once.
 pytestmark = pytest.mark.xdist_group("tidy")
 
 ROOT = Path(__file__).parents[1]
@@ -27,14 +27,14 @@ PRODUCT = ("tidelog/", "storage_tiers/", "grpc_api/", "kafka_gateway/", "service
 MOST_LINES = 500
 MOST_LINES_OF_A_FUNCTION = 70
 MOST_ARGUMENTS = 8
-#: The options of a command are its arguments; these two take the fields of a value.
+#: The options of a command are its arguments, so commands are exempt; these two functions take the fields of a value.
 MANY_ARGUMENTS = {"storage_tiers/records/builder.py": ["build_batch"], "storage_tiers/hot/flush.py": ["__init__"]}
 COMMANDS = "service/cli/"
-#: Of a module's first sentence, beside those of its own name.
+#: The number of words that a module's first sentence needs besides those of its own name.
 LEAST_WORDS = 4
 PURE_CONTRACT = "pure modules know no clock, no chance, no loop and no socket"
 
-#: What a pure module imports nothing of: clocks, chance, loops, threads, processes, sockets, files, the environment.
+#: A pure module imports nothing of these: clocks, chance, loops, threads, processes, sockets, files, the environment.
 IMPURE_MODULES = {
     "asyncio",
     "fcntl",
@@ -46,15 +46,15 @@ IMPURE_MODULES = {
     "select",
     "selectors",
 } | {*("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid")}
-#: What it asks of no object: a loop's timers and tasks, a clock, chance, a file.
+#: A pure module uses no attribute of these names: a loop's timers and tasks, a clock, chance, a file.
 IMPURE_ATTRIBUTES = {"call_at", "call_later", "call_soon", "create_task", "run_in_executor", "urandom"} | {
     *("monotonic", "perf_counter", "process_time", "thread_time", "utcnow", "today")
 }
 IMPURE_BUILTINS = {"input", "open", "print"}
-#: Of pure modules, what one is allowed all the same.
+#: Exceptions: names that one pure module may use.
 ALLOWED = {"storage_tiers.hot.leader_epochs": {"open"}}  # `read_checkpoint`, as its header says
 
-#: A header that claims it: not "Pure but for", which is none, and not Cython's "pure-Python".
+#: A header that claims purity: not "Pure but for", which claims none, and not Cython's "pure-Python".
 CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
 
 #: A sentence begins with its subject; failures and answers are named instead of people who are told; words that read as if
@@ -83,7 +83,7 @@ def arguments(of: ast.arguments) -> list[str]:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Modules, or names of modules, that a module imports anywhere: for type checkers alone as well."""
+    """Modules, or names of modules, that a module imports anywhere, including imports for type checkers alone."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -94,7 +94,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def in_circles(imports: dict[str, set[str]]) -> set[str]:
-    """The modules that import each other, directly or through others; and what leads from one circle to another."""
+    """The modules that import each other, directly or through others, and the modules between two such circles."""
     left = {module: others & imports.keys() - {module} for module, others in imports.items()}
     while True:
         needed = set[str]().union(*left.values())
@@ -121,7 +121,7 @@ def claims_to_be_pure(tree: ast.Module) -> bool:
 
 
 def impurities(tree: ast.AST) -> list[str]:
-    """What a pure module may not name. Imports for type checkers alone bring nothing in."""
+    """Names in the source that a pure module may not use. Imports for type checkers alone do not count."""
     for_types = {
         id(inner)
         for node in ast.walk(tree)
@@ -174,7 +174,7 @@ def unplain_names(tree: ast.AST) -> list[str]:
 
 
 def unplain_page(page: str) -> list[str]:
-    """As `unplain_prose`, of a Markdown page: its paragraphs, and the cells of its tables."""
+    """The findings of `unplain_prose` for a Markdown page: its paragraphs, and the cells of its tables."""
     paragraphs = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL).split("\n\n")
     texts = [" ".join(cell.split()) for each in paragraphs for cell in re.split(r"\||\n(?:- |\d+\. )", each)]
     return [match.group() for text in texts for match in UNPLAIN.finditer(text.removeprefix("- "))]
@@ -264,7 +264,7 @@ def test_names_of_tests_begin_with_a_subject() -> None:
 
 
 def test_every_module_that_claims_to_be_pure_is_held_to_it() -> None:
-    """A package that says so speaks for its modules."""
+    """The claim of a package holds for its modules."""
     claiming = {module_of(path): path for path, tree in product() if claims_to_be_pure(tree)}
     expected = {module for module, path in claiming.items() if not path.endswith("__init__.py")}
     for package in claiming.keys() - expected:
@@ -287,7 +287,7 @@ def forks(tree: ast.AST) -> bool:
 
 
 def test_nothing_forks_without_exec() -> None:
-    """A forked child runs Python among the locks of threads it does not have; gRPC's handlers abort it now and then."""
+    """A forked child inherits locks of threads that it does not have, and gRPC's fork handlers abort it at times."""
     assert [path for path, tree in trees().items() if forks(tree)] == []
 
 

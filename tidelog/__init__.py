@@ -6,7 +6,7 @@ This package only re-exports names, and imports each at its first use. So a prog
 readers of buckets, and a program that only reads the bucket does not load gRPC.
 
 `Client`, `BlockingClient` and a `ColdBucket` in a directory need only `tidelog`. A `ColdBucket` on S3 and `tables` need
-`tidelog[arrow]`; their error says so if it is missing. The errors are in `tidelog.errors`.
+`tidelog[arrow]`; their error says so if that extra is missing. The errors are in `tidelog.errors`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Reads one partition from its beginning with assign(), without a group, and prints records, bytes of values, and the
- * seconds from the first poll to the last record wanted. Kafka's own ConsumerPerformance joins a group.
+ * Reads one partition from its beginning with assign(), without a group. Prints the number of records, the bytes of their
+ * values, and the seconds from the first poll to the poll that returns the last wanted record. Kafka's own
+ * ConsumerPerformance always joins a group.
  *
  * <p>Run as source: {@code java -cp <kafka jars> AssignedConsumer.java HOST:PORT TOPIC RECORDS ISOLATION}
  */

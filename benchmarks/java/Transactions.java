@@ -15,9 +15,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Runs transactions as applications do, and times them after a warm-up of one second. Prints the number of transactions,
  * or with {@code copy} the number of records, and the seconds that they took.
  *
- * <p>Run as source: {@code java -cp <kafka jars> Transactions.java write HOST:PORT TOPIC SECONDS} for transactions of ten
- * records of 100 bytes, and {@code … copy HOST:PORT FROM TO SECONDS} for records that are consumed by a group and produced
- * again, at most a hundred in a transaction, with their offsets. The topic FROM is filled first.
+ * <p>Run as source. {@code java -cp <kafka jars> Transactions.java write HOST:PORT TOPIC SECONDS} runs transactions of ten
+ * records of 100 bytes. {@code … copy HOST:PORT FROM TO SECONDS} fills the topic FROM, consumes it with a group, and
+ * produces each record to TO. Each of its transactions has at most a hundred records and commits their offsets.
  */
 public final class Transactions {
   private static final int RECORDS = 10;
@@ -103,7 +103,7 @@ public final class Transactions {
         now = System.nanoTime();
         if (polled.isEmpty()) {
           if (began != 0 || now - called > PATIENCE_NANOS) {
-            throw new IllegalStateException("no record where some are left, after " + counted);
+            throw new IllegalStateException("a poll returned no records, after " + counted + " were copied");
           }
           continue;
         }

@@ -22,12 +22,12 @@ PATIENCE_S = 60.0
 
 
 class ReadBackFailed(RuntimeError):
-    """The records read differ from those written."""
+    """The records could not be read, or differ from those written."""
 
 
 @dataclass
 class ReadBack:
-    """`ends` has the next offset of each partition, and `keys` its carriers."""
+    """`ends` has the next offset of each partition, and `keys` has the carriers in each partition."""
 
     records: int = 0
     checksum: int = 0
@@ -38,7 +38,7 @@ class ReadBack:
         error, value, key = message.error(), message.value(), message.key()
         partition, offset = message.partition(), message.offset()
         if error is not None or value is None or key is None or partition is None:
-            raise ReadBackFailed(f"there is a record without key or value, or an error: {error}")
+            raise ReadBackFailed(f"reading failed: {error or 'a record has no key or no value'}")
         following = self.ends.get(partition, 0)
         if offset != following:
             raise ReadBackFailed(f"partition {partition}: read offset {offset}, expected {following}")
@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: Callable[[int], object]) -> ReadBack:
-    """Reads all `count` records from offset 0 on. ReadBackFailed at a gap, a repeated offset, or a timeout."""
+    """Reads all `count` records from offset 0 on. Raises ReadBackFailed at a gap, a repeated offset, or a timeout."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "flights", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     found = ReadBack()
@@ -70,7 +70,7 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: C
             if batch:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > PATIENCE_S:
-                raise ReadBackFailed(f"{found.records} of {count} records were read, then no more arrived")
+                raise ReadBackFailed(f"only {found.records} of {count} records arrived")
     finally:
         consumer.close()
     return found
@@ -95,8 +95,8 @@ def _parsed(line: bytes) -> Found:
 
 
 def expected_at(flights: Iterable[Flight], keys: set[bytes], timestamp: int, count: int) -> list[Found]:
-    """The records that a seek must find according to the table, in the partition of `keys`. The n-th flight of the partition
-    has offset n."""
+    """Returns the records that a seek must find in the partition of `keys`, according to the table. The partition's flights
+    have the offsets 0, 1, and so on."""
 
     def found() -> Iterator[Found]:
         begun = False

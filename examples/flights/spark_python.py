@@ -1,4 +1,4 @@
-"""The running Python, under a path that Spark can start."""
+"""A path of the running Python that Spark can start."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def python_for_spark(directory: Path) -> str:
-    """A value for `PYSPARK_PYTHON`. Before Spark searches for formats, it checks this command in a shell, without quotes. If
-    the path has a space, the check fails and Spark does not find the format. For such a path, this function writes a script
-    into `directory` and returns the script's path."""
+    """Returns a value for `PYSPARK_PYTHON`. Before Spark searches for formats, it runs this command in a shell, without quotes,
+    as a check. If the path has a space, the check fails and Spark does not find the format. For such a path, this function
+    writes a script into `directory` and returns the script's path."""
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     script = directory / "python"

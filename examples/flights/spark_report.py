@@ -46,7 +46,7 @@ def session(work_directory: Path) -> Iterator[SparkSession]:
 def delays_from_bucket(
     spark: SparkSession, store: str, topic: str, options: Mapping[str, str] | None = None
 ) -> dict[str, Delay]:
-    """`options` are further options of the format, such as `clusterId` and `s3.endpoint`."""
+    """Computes the delays by carrier. `options` are further options of the format, such as `clusterId` and `s3.endpoint`."""
     from pyspark.sql import functions as f
 
     records = spark.read.format("tidelog").option("store", store).option("topics", topic).options(**(options or {}))
@@ -62,13 +62,13 @@ def delays_from_bucket(
 
 
 def _number(mean: float | None) -> float:
-    """The mean of no rows is null in Spark, and NaN in pandas."""
+    """Converts Spark's mean to pandas' form: the mean of no rows is null in Spark, and NaN in pandas."""
     return float("nan") if mean is None else mean
 
 
 @contextmanager
 def watched(spark: SparkSession, show: Callable[[int, int], object]) -> Iterator[None]:
-    """Until the block ends, calls `show` with the number of finished tasks and the number of all tasks in the stages so far."""
+    """Until the block ends, calls `show` with the numbers of finished tasks and of all tasks, over the stages seen so far."""
     tracker = spark.sparkContext.statusTracker()
     done, stages = threading.Event(), dict[int, tuple[int, int]]()
 

@@ -1,4 +1,5 @@
-// Sends records to a tidelog node over gRPC and reads a topic, with nothing but the code that protoc generates from the .proto files.
+// Sends records to a tidelog node over gRPC and reads a topic, with nothing but the code that protoc generates from the .proto
+// files.
 //
 //	grpc_go ADDRESS TOPIC VALUE...
 //

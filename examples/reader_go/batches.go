@@ -44,7 +44,7 @@ type record struct {
 	Headers   []recordHeader `json:"headers"`
 }
 
-// split cuts bytes into whole batches, each checked against its own CRC.
+// split cuts bytes into whole batches and checks the CRC of each.
 func split(data []byte) ([]batch, error) {
 	var found []batch
 	for len(data) > 0 {
@@ -87,7 +87,7 @@ func (b batch) payload() ([]byte, error) {
 	return nil, fmt.Errorf("codec %d does not exist", b.attributes()&7)
 }
 
-// unsnappy unpacks one raw block, or the blocks of a stream of the Java library.
+// unsnappy unpacks one raw block, or a stream of blocks in the format of the Java library.
 func unsnappy(packed []byte) ([]byte, error) {
 	if !bytes.HasPrefix(packed, []byte("\x82SNAPPY\x00")) {
 		return snappy.Decode(nil, packed)
@@ -96,7 +96,7 @@ func unsnappy(packed []byte) ([]byte, error) {
 	for rest := packed[16:]; len(rest) >= 4; {
 		size := int(order.Uint32(rest))
 		if size > len(rest)-4 {
-			return nil, fmt.Errorf("a snappy block that is cut short")
+			return nil, fmt.Errorf("a snappy block is truncated")
 		}
 		block, err := snappy.Decode(nil, rest[4:4+size])
 		if err != nil {
@@ -107,7 +107,7 @@ func unsnappy(packed []byte) ([]byte, error) {
 	return whole, nil
 }
 
-// fields reads varints, and bytes with a varint as their length.
+// fields reads varints, and byte strings that follow their length as a varint.
 type fields struct {
 	data []byte
 	err  error

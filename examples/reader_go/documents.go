@@ -53,7 +53,7 @@ type remoteSegment struct {
 	Removed            stamp           `json:"removed"`
 }
 
-// isSegment tells a remote segment from a single key among removed items.
+// isSegment tells whether a removed item is a remote segment; otherwise it is a single key.
 func (e *remoteSegment) isSegment() bool { return e.Sidecar != "" }
 
 type pageRef struct {
@@ -109,7 +109,7 @@ type manifestPage struct {
 	Removed   []remoteSegment `json:"removed"`
 }
 
-// decode checks the seal and the version of a document before it parses it.
+// decode checks a document's checksum and version, and then parses the document.
 func decode(data []byte, where string, into any) error {
 	const mark = ",\n\"checksum\": "
 	at := bytes.LastIndex(data, []byte(mark))
@@ -152,7 +152,7 @@ func decodePage(data []byte, ref pageRef) (manifestPage, error) {
 		return found, err
 	}
 	if found.Kind != ref.Kind || len(found.Segments)+len(found.Removed) != ref.Count {
-		return found, fmt.Errorf("page %s has other contents than its manifest says", ref.Key)
+		return found, fmt.Errorf("page %s does not contain what its manifest says", ref.Key)
 	}
 	return found, nil
 }

@@ -3,7 +3,7 @@
 //	reader -store DIR -topic flights -partition 1                     every record from log start on
 //	reader -store DIR -topic flights -partition 1 -offset 40 -committed
 //	reader -store DIR -topic flights -partition 1 -commit 9           the state right after that commit
-//	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after
+//	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after this time
 //	reader -store DIR -topic flights -partition 1 -describe           segments and the content of their sidecars
 package main
 
@@ -24,12 +24,12 @@ func main() {
 
 func run() error {
 	directory := flag.String("store", "", "a directory store, or a copy of a bucket's prefix")
-	cluster := flag.String("cluster", "", "the cluster; optional if the store has only one")
+	cluster := flag.String("cluster", "", "the cluster's id; optional if the store has only one cluster")
 	topic := flag.String("topic", "", "the topic's name")
-	topicID := flag.String("topic-id", "", "one of its ids; the live one by default")
+	topicID := flag.String("topic-id", "", "one of the topic's ids (default: the live one)")
 	number := flag.Int("partition", 0, "the partition")
-	offset := flag.Int64("offset", -1, "where to begin; log start by default")
-	commit := flag.Int64("commit", -1, "as of this commit")
+	offset := flag.Int64("offset", -1, "where to begin (default: log start)")
+	commit := flag.Int64("commit", -1, "read the partition as it was right after this commit")
 	at := flag.Int64("time", -1, "print the first offset at or after this time, in ms")
 	committed := flag.Bool("committed", false, "omit records of aborted transactions")
 	describe := flag.Bool("describe", false, "print segments and sidecars")
@@ -89,7 +89,7 @@ func onlyCluster(s store) (string, error) {
 		found = append(found, name)
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("there are %d clusters; name one", len(found))
+		return "", fmt.Errorf("the store has %d clusters; name one with -cluster", len(found))
 	}
 	return found[0], nil
 }

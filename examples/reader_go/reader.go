@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// partition is a partition, with its manifest at the time of reading it.
+// partition is a partition with its manifest as it was when open read it.
 type partition struct {
 	store    store
 	prefix   string
@@ -140,7 +140,7 @@ func (p *partition) asOf(commit int64) error {
 	return nil
 }
 
-// front reads the front of a sidecar in one ranged read: index, checks, aborted.
+// front reads the first sections of a sidecar (index, checks, aborted) with one ranged read.
 func (p *partition) front(of *remoteSegment) (*sidecar, error) {
 	from, to := int64(1<<62), int64(0)
 	wanted := map[string]span{}
@@ -156,7 +156,7 @@ func (p *partition) front(of *remoteSegment) (*sidecar, error) {
 	return parse(data, from, wanted, of.Base)
 }
 
-// batches reads from an index row's batch to the segment's end, in whole MiB, and checks each MiB.
+// batches reads from the batch of an index row, at position, to the segment's end. It reads whole MiB and checks each of them.
 func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) ([]batch, error) {
 	start := position - position%mib
 	data, err := p.store.getRange(p.key(of.Key), of.Position+start, of.Length-start)
@@ -174,7 +174,7 @@ func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) (
 	return split(data[position-start:])
 }
 
-// read passes every record from an offset to the end to handle. With committed, it leaves out aborted transactions.
+// read calls handle with every record from an offset to the end. With committed, it leaves out aborted transactions.
 func (p *partition) read(offset int64, committed bool, handle func(record) error) error {
 	if offset < p.manifest.LogStart {
 		return fmt.Errorf("offset %d is below log start %d", offset, p.manifest.LogStart)
@@ -236,7 +236,7 @@ func isAborted(one batch, transactions []aborted) bool {
 	return false
 }
 
-// firstAt finds the first record in offset order at or after a time, from log start on.
+// firstAt finds the first record, in the order of offsets from log start on, whose timestamp is at or after a time.
 func (p *partition) firstAt(timestamp int64) (*int64, error) {
 	all, err := p.live()
 	if err != nil {

@@ -41,26 +41,26 @@ type sidecar struct {
 
 var order = binary.BigEndian
 
-// readSidecar reads a whole sidecar, with the header first. The sidecar must belong to this segment.
+// readSidecar checks a whole sidecar's header, which must name this segment, and returns the places of its sections.
 func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	if len(data) < 48 || string(data[:8]) != "TIDELIDX" {
-		return nil, fmt.Errorf("no sidecar")
+		return nil, fmt.Errorf("the object is not a sidecar")
 	}
 	if order.Uint16(data[10:]) > format {
-		return nil, fmt.Errorf("a sidecar for newer readers")
+		return nil, fmt.Errorf("the sidecar needs a newer reader")
 	}
 	count := int(order.Uint32(data[12:]))
 	if 48+28*count > len(data) {
-		return nil, fmt.Errorf("a sidecar that is cut short")
+		return nil, fmt.Errorf("the sidecar is truncated")
 	}
 	table := data[48 : 48+28*count]
 	if crc(append(append([]byte{}, data[:44]...), table...)) != order.Uint32(data[44:]) {
-		return nil, fmt.Errorf("a sidecar whose header is damaged")
+		return nil, fmt.Errorf("the sidecar's header is damaged")
 	}
 	base, end := int64(order.Uint64(data[16:])), int64(order.Uint64(data[24:]))
 	length, sum := int64(order.Uint64(data[32:])), order.Uint32(data[40:])
 	if of != nil && (base != of.Base || end != of.End || length != of.Length || sum != of.CRC) {
-		return nil, fmt.Errorf("a sidecar of another segment")
+		return nil, fmt.Errorf("the sidecar belongs to another segment")
 	}
 	sections := map[string]span{}
 	for ; len(table) > 0; table = table[28:] {
@@ -73,7 +73,7 @@ func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	return sections, nil
 }
 
-// parse reads the sections in data. The first byte of data is byte `at` of the sidecar.
+// parse reads the sections that data contains as a whole. The first byte of data is byte `at` of the sidecar.
 func parse(data []byte, at int64, sections map[string]span, base int64) (*sidecar, error) {
 	found := &sidecar{}
 	for name, where := range sections {
@@ -113,11 +113,11 @@ func parse(data []byte, at int64, sections map[string]span, base int64) (*sideca
 
 func (s *sidecar) parseProducers(content []byte) error {
 	if len(content) < 10 || order.Uint16(content) != 1 || order.Uint32(content[2:]) != crc(content[6:]) {
-		return fmt.Errorf("a damaged snapshot of producers")
+		return fmt.Errorf("the snapshot of producers is damaged")
 	}
 	row := content[10:]
 	if len(row) != 46*int(order.Uint32(content[6:])) {
-		return fmt.Errorf("a snapshot with the wrong number of producers")
+		return fmt.Errorf("the snapshot of producers does not have as many rows as it says")
 	}
 	for ; len(row) > 0; row = row[46:] {
 		s.Producers = append(s.Producers, producer{

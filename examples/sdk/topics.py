@@ -1,4 +1,4 @@
-"""Creates a topic, changes it, offloads its records and lists them in the bucket. `topics.py ADDRESS NEW_TOPIC`"""
+"""Creates a topic, changes it, offloads its records and lists its segments in the bucket. `topics.py ADDRESS NEW_TOPIC`"""
 
 from __future__ import annotations
 

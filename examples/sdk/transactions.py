@@ -1,7 +1,7 @@
 """Copies a topic into another one, each record exactly once, as a member of a group. `transactions.py ADDRESS FROM TO [ID]`
 
-Several instances with different IDs share the work. An instance that is stopped and started again continues after the last
-record that was copied.
+Several instances with different IDs share the work. After a restart, an instance continues after the last record that was
+copied.
 """
 
 from __future__ import annotations

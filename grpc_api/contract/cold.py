@@ -8,14 +8,15 @@ from typing import NamedTuple, Protocol
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
 
-#: Most segments in one answer.
+#: The most segments in one answer.
 MAX_SEGMENTS = 64
 
 
 class ColdManifest(NamedTuple):
-    """One partition's manifest: offsets [log_start, end) are in the bucket. `commit` 0: nothing was committed yet.
+    """One partition's manifest: offsets [log_start, end) are in the bucket. `commit` is 0 before the first commit.
 
-    `key` is relative to the store's prefix. `committed_at_ms` is by the writer's clock. `bytes` counts record batches.
+    `key` is relative to the store's prefix. `committed_at_ms` is by the writer's clock. `bytes` is the size of the record
+    batches.
     """
 
     partition: int
@@ -32,7 +33,7 @@ class ColdManifest(NamedTuple):
 
 class ColdSegment(NamedTuple):
     """Offsets [base, end) in bytes [position, position + length) of the object `key`; keys are relative to the store's
-    prefix. `added_commit` is the commit that added it."""
+    prefix. `added_commit` is the commit that added the segment to the manifest."""
 
     base: int
     end: int
@@ -60,10 +61,12 @@ class ColdRepair(NamedTuple):
 
 
 class Cold(Protocol):
-    """Every method raises UnknownTopicOrPartition, and InvalidRequest on a node without a store."""
+    """Every method raises InvalidRequest on a node without a store. Methods that take a topic or a partition raise
+    UnknownTopicOrPartition if it does not exist."""
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
-        """One entry for each partition, from the newest manifest that this node has seen or written."""
+        """One entry for each partition of the topic, from the newest manifest that the partition's broker has seen or
+        written."""
 
     async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
         """Up to MAX_SEGMENTS live segments in offset order, from the first one that ends after `start_offset`; empty if there
@@ -74,12 +77,13 @@ class Cold(Protocol):
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
         """Repairs a manifest after the store has reverted to an older state (StoreBehind). Verifies every object that the
-        newest known manifest names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the
-        caller accepts; the repair is refused unless they are exactly the lost ones. Takes one or two requests for each
-        segment. Raises TierUnavailable if the store does not answer: retry."""
+        newest known manifest names, and with `apply` commits that manifest again. `accept_loss` are the offsets whose loss the
+        caller accepts; the repair is refused unless they are exactly the lost ones. Takes one or two requests for each segment.
+        Raises TierUnavailable if the store does not answer; the caller may retry."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
-        """As `repair`, for `topic.json`: writes it again if the store has none, or an older one than this node has written."""
+        """As `repair`, for `topic.json`: writes it again if the store has none, or an older one than this node has seen there.
+        A node that does not write `topic.json` refuses."""
 
     async def repair_cluster(self, *, apply: bool) -> ColdRepair:
         """As `repair`, for `cluster.json`."""

@@ -7,13 +7,13 @@ ms. A member id is "" until the coordinator has issued one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import ProducerTransaction
 from storage_tiers.errors import LogError
-from storage_tiers.types import NO_EPOCH, TopicId
+from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,8 +70,8 @@ class Joined(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """`assignments` holds (member id, assignment) and comes from the leader alone. The protocol's type and name are None below
-    version 5."""
+    """`assignments` holds (member id, assignment) and comes from the leader alone. `protocol_type` and `protocol` are None
+    below version 5."""
 
     group: str
     generation: int
@@ -147,7 +147,7 @@ class PartitionCommit(NamedTuple):
 
 
 class TopicCommit(NamedTuple):
-    """`topic_id` is None in the versions that name topics; with an id the name may be ""."""
+    """`topic_id` is None in the request versions that name topics; with an id the name may be ""."""
 
     topic: str
     partitions: Sequence[PartitionCommit]
@@ -157,7 +157,7 @@ class TopicCommit(NamedTuple):
 class OffsetCommit(NamedTuple):
     """For a commit from outside the group's protocol, `generation` is NO_GENERATION and `member_id` is UNKNOWN_MEMBER.
     `retention_ms` is -1 for the broker's retention (versions 2 to 4 may set another). `knows_missing_group`: whether the client
-    knows the error of a group that does not exist; before version 9 it gets IllegalGeneration."""
+    knows the error for a group that does not exist; clients below version 9 get IllegalGeneration instead."""
 
     group: str
     generation: int
@@ -204,7 +204,7 @@ class OffsetsCommitted(NamedTuple):
 
 
 class TopicPartitionIndexes(NamedTuple):
-    """`topic_id` is None in the versions that name topics; with an id the name may be ""."""
+    """`topic_id` is None in the request versions that name topics; with an id the name may be ""."""
 
     topic: str
     partitions: Sequence[int]
@@ -212,8 +212,8 @@ class TopicPartitionIndexes(NamedTuple):
 
 
 class OffsetFetch(NamedTuple):
-    """`topics` is None for all topics with committed offsets of the group. `require_stable`: partitions with offsets of open
-    transactions are refused; otherwise the answer has their previous offsets (KIP-447)."""
+    """`topics` is None for all topics of which the group has committed offsets. With `require_stable`, partitions with offsets
+    of open transactions are refused; without it, the answer has their previous offsets (KIP-447)."""
 
     group: str
     topics: Sequence[TopicPartitionIndexes] | None
@@ -231,7 +231,8 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """`topic_id` is that of the request. An answer with all offsets has the topic's own, None if the topic is deleted."""
+    """`topic_id` is that of the request. If the request had no topics, it is the topic's own id, or None if the topic is
+    deleted."""
 
     topic: str
     partitions: Sequence[FetchedOffset]
@@ -291,7 +292,8 @@ class DescribeGroup(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """`metadata` and `assignment` are empty unless the group is stable."""
+    """`metadata` is empty unless the group is stable. `assignment` is the member's last one; a rebalance of a stable group
+    keeps it until the leader assigns again."""
 
     member_id: str
     group_instance_id: str | None
@@ -302,7 +304,8 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless that is Stable."""
+    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" in any state but
+    Stable."""
 
     error: LogError | None
     group: str
@@ -325,17 +328,33 @@ class GroupDeleted(NamedTuple):
     error: LogError | None
 
 
+class LostEnd(NamedTuple):
+    """The log end of a partition that has lost its newest records. No lost record has the epoch `leader_epoch`, so an offset
+    committed with this epoch, or with a later one, is valid."""
+
+    offset: int
+    leader_epoch: int
+
+
+class LowerOffsets(NamedTuple):
+    """The log ends of partitions that have lost records, for some coordinators. `coordinators` are partition numbers of
+    `__consumer_offsets`."""
+
+    coordinators: Collection[int]
+    ends: Mapping[TopicPartition, LostEnd]
+
+
 class Groups(Protocol):
     """Group coordinators of the classic protocol.
 
     Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
     NotCoordinator (another broker coordinates the group), CoordinatorLoading, CoordinatorNotAvailable. Cancelling a
-    future undoes nothing. A JoinGroup waits as long as the group's members may take to join; other requests wait only
-    for records to be committed."""
+    future undoes nothing. A JoinGroup waits as long as the group's members may take to join, and a SyncGroup for the leader's
+    assignments; other requests wait only for records to be committed."""
 
     async def coordinator(self, group: str, caller: Caller) -> int:
-        """The id of the broker that coordinates the group. Creates the internal topic if there is none.
-        CoordinatorNotAvailable while it has no leader."""
+        """The id of the broker that coordinates the group. Creates the internal topic if there is none. Raises
+        CoordinatorNotAvailable while the coordinator's partition has no leader."""
 
     def join(self, request: JoinGroup, caller: Caller) -> asyncio.Future[Joined]: ...
 
@@ -346,8 +365,8 @@ class Groups(Protocol):
     def leave(self, request: LeaveGroup, caller: Caller) -> asyncio.Future[Left]: ...
 
     def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
-        """Partitions that the cluster does not have get UnknownTopicOrPartition or UnknownTopicId, and the others are
-        committed."""
+        """The answer has UnknownTopicOrPartition or UnknownTopicId for partitions that the cluster does not have; the others
+        are committed."""
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
         """As `commit_offsets`; the offsets are pending until the transaction's marker is written."""
@@ -361,3 +380,8 @@ class Groups(Protocol):
     def describe_group(self, request: DescribeGroup, caller: Caller) -> asyncio.Future[DescribedGroup]: ...
 
     def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]: ...
+
+    async def lower_offsets(self, request: LowerOffsets, caller: Caller) -> Collection[int]:
+        """Lowers committed offsets above these ends, on behalf of the broker that leads the partitions. Returns the
+        coordinators that have committed the change. The others are on other brokers, are not loaded, or refused the change;
+        the caller asks again later."""

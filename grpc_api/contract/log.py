@@ -35,8 +35,8 @@ ISOLATIONS = {int(level): level for level in (Isolation.READ_UNCOMMITTED, Isolat
 
 
 class ProduceAcks(IntEnum):
-    """When an append is answered, with Kafka's numbers of `acks`: never, once the leader has the records, or once all
-    replicas in sync have them."""
+    """The condition under which an append is answered, with Kafka's numbers of `acks`: never, once the leader has the records,
+    or once all in-sync replicas have them."""
 
     NONE = 0
     LEADER = 1
@@ -141,8 +141,9 @@ class Log(Protocol):
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         """Validates, assigns offsets and appends each partition separately, in the order given. A partition answered with a
-        LogError is unchanged. Transactional batches need `transaction` and must belong to one producer; otherwise
-        raises InvalidProducerIdMapping."""
+        LogError is unchanged. A transactional batch needs `transaction` unless its transaction is open in the partition;
+        otherwise its answer is InvalidTransactionState. With `transaction`, raises InvalidProducerIdMapping if the
+        transactional batches have several producers."""
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         """Answers in the order of `fetch.partitions`. Cancel the future to end a waiting read."""
@@ -152,13 +153,14 @@ class Log(Protocol):
         position, not a time."""
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
-        """Moves the log start up to `before_offset` (-1: the high watermark) in both tiers, and returns it. Raises
-        OffsetOutOfRange for an offset above the high watermark."""
+        """Moves the log start up to `before_offset` (-1: the high watermark) in both tiers. Returns the log start. Raises
+        OffsetOutOfRange for an offset above the high watermark, InvalidTopic for an internal topic, and PolicyViolation if
+        `cleanup.policy` lacks `delete`."""
 
     async def epoch_end_offset(
         self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
-        """(largest known epoch <= `leader_epoch`, its end offset), over both tiers; (-1, -1) if unknown (KIP-101)."""
+        """Returns (largest known epoch <= `leader_epoch`, its end offset), over both tiers; (-1, -1) if unknown (KIP-101)."""
 
     def topic_name(self, topic_id: TopicId) -> str | None:
         """The name of the live topic with that id, from the newest metadata that this process has seen."""
@@ -173,7 +175,8 @@ class Log(Protocol):
 
 
 class SealedPartition(NamedTuple):
-    """`end`: log end when the request arrived; `tiered_end`: the durable manifest's end when this was answered."""
+    """`end` is the log end when the request arrived; `tiered_end` is the durable manifest's end when the request was
+    answered."""
 
     partition: int
     end: int

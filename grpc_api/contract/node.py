@@ -62,13 +62,13 @@ class NodeQueries(Protocol):
     def quorum(self) -> QuorumDescription: ...
 
     def client_metrics(self) -> Sequence[str]:
-        """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs has their settings."""
+        """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs returns their settings."""
 
 
 class CallerTurns(Protocol):
-    """The turns of a caller on the event loop. The coordinators' records for its requests between `begin` and `end` are
-    written together at `end`, or earlier if there are few. Answers that wait only for these records are then
-    complete."""
+    """The turns of a caller on the event loop. The coordinators' records for its requests between `begin` and `end` are written
+    together at `end`; the record of a coordinator's first request in a turn may be written at once. After `end`, answers that
+    wait only for these records are complete."""
 
     @property
     def has_writes(self) -> bool:

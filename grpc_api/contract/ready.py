@@ -12,7 +12,7 @@ Ready: TypeAlias = T | asyncio.Future[T]
 
 
 async def settled(ready: Ready[T]) -> T:
-    """The value, waiting if need be. For callers that are coroutines anyway."""
+    """Waits for the value if necessary. For callers that are coroutines anyway."""
     if isinstance(ready, asyncio.Future):
         return await ready
     return ready

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-#: Most partitions, or members, in one part. A coordinator decides this number in about two milliseconds.
+#: The most partitions, or members, in one part. A coordinator decides this number in about two milliseconds.
 AT_ONCE = 200
 
 
 class TopicPart(NamedTuple):
-    """Some partitions of one topic of a request; `at` is the topic's index in it."""
+    """Some partitions of one topic of a request; `at` is the topic's index in the request."""
 
     at: int
     topic: Any

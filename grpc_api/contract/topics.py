@@ -64,7 +64,8 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """The cluster. `controller_id` is the controller's node id, -1 without one."""
+    """The cluster. `controller_id` is the live broker to which clients send requests for the controller, -1 if no broker is
+    live. `brokers` are the live ones."""
 
     cluster_id: str
     controller_id: int
@@ -84,7 +85,7 @@ class NewTopic:
 
 
 class ConfigSource(IntEnum):
-    """Where a value is set, by DescribeConfigs' numbers."""
+    """The source of a config's value, with DescribeConfigs' numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC = 1
@@ -135,7 +136,7 @@ class ConfigEntry(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as created, or as it would be with `validate_only`; `configs` are its effective values."""
+    """A created topic, or with `validate_only` the topic that would be created; `configs` are its effective values."""
 
     name: str
     topic_id: TopicId
@@ -183,14 +184,14 @@ class Topics(Protocol):
     """The topics of a cluster. A LogError in a sequence of answers concerns only the topic at that index."""
 
     def cluster(self) -> ClusterDescription:
-        """From the newest metadata that this process has seen."""
+        """The cluster, from the newest metadata that this process has seen."""
 
     def describe(
         self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[TopicDescription | LogError]:
-        """From the newest metadata that this process has seen. All topics if `names` is None and no ids are given; else one
-        answer per name, then one per id, in order. A missing topic's answer is InvalidTopic, UnknownTopicOrPartition or
-        UnknownTopicId."""
+        """Describes topics, from the newest metadata that this process has seen: all of them if `names` is None and no ids are
+        given; otherwise one answer per name, then one per id, in order. A missing topic's answer is InvalidTopic,
+        UnknownTopicOrPartition or UnknownTopicId."""
 
     def leader(self, partition: TopicPartition) -> tuple[int, int]:
         """(node id, leader epoch) of the partition's leader, from the newest metadata that this process has seen. The node is
@@ -213,13 +214,13 @@ class Topics(Protocol):
     async def create_partitions(
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None:
-        """Grows the topic to `count` partitions. `assignments` has the node ids of each new partition; None: the cluster
-        chooses. Raises InvalidPartitions unless `count` is above the current number, and UnknownTopicOrPartition."""
+        """Grows the topic to `count` partitions. `assignments` has the node ids of each new partition; if it is None, the
+        cluster chooses. Raises UnknownTopicOrPartition, and InvalidPartitions unless `count` is above the current number."""
 
     async def elect_unclean(self, partition: TopicPartition) -> None:
-        """Elects a leader that may lack acknowledged records, as after the loss of a disk, for a partition without one
-        (KIP-460). Does nothing if the partition has a leader. Raises LeaderNotAvailable if no replica's node is alive, and
-        UnknownTopicOrPartition."""
+        """Elects a leader that may lack acknowledged records, as after the loss of a disk, for a partition without a leader
+        (KIP-460). Does nothing if the partition has a leader. Raises UnknownTopicOrPartition, and LeaderNotAvailable if no
+        replica's node is alive."""
 
     async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
         """Begins to move the partition to another node; None cancels the move (KIP-455). `describe` shows a move until it ends.
@@ -227,8 +228,8 @@ class Topics(Protocol):
         InvalidReplicationFactor (for several nodes) and NoReassignmentInProgress."""
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Removes a stopped broker without partitions from the cluster. BrokerNotRegistered, or InvalidRequest if it runs or
-        has partitions."""
+        """Removes a stopped broker without partitions from the cluster. Raises BrokerNotRegistered, and InvalidRequest if the
+        broker runs or has partitions."""
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the loop after each change that `cluster` or `describe` shows, and before the request for the
@@ -236,11 +237,11 @@ class Topics(Protocol):
 
 
 class Configs(Protocol):
-    """Configs of topics and brokers by Kafka's keys. Values are texts in Kafka's form."""
+    """Configs of topics, brokers and other resources by Kafka's keys. Values are texts in Kafka's form."""
 
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
-        """Every key, or those named, with its synonyms in order of precedence. Raises UnknownTopicOrPartition or InvalidRequest
-        for an unknown resource."""
+        """Every config, or those that `keys` names, with its synonyms in order of precedence. Raises UnknownTopicOrPartition or
+        InvalidRequest for an unknown resource."""
 
     async def alter_configs(
         self,

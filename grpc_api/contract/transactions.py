@@ -1,7 +1,8 @@
 """Transactions: the requests and answers of a transaction coordinator (KIP-98, KIP-360, KIP-890).
 
 Every answer holds its error as a value. Times are in ms. A producer is an id and an epoch; it is NO_PRODUCER if the client has
-none yet. `client_version` is the `transaction.version` of the client's request: with 2 every transaction raises the epoch.
+none yet. `client_version` is the `transaction.version` that the client uses: with version 2 every transaction raises the
+epoch.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ProducerInitialized(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """`verify_only`: a broker only asks whether the partitions are in the producer's open transaction; none is added."""
+    """With `verify_only`, a broker asks whether the partitions are in the producer's open transaction, and none is added."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -84,7 +85,7 @@ class AddOffsets(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """`spare_producer_id` as in InitProducer: with version 2 the epochs of an id can run out here."""
+    """`spare_producer_id` is as in InitProducer: with version 2 the end of a transaction can use up the epochs of an id."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -94,7 +95,7 @@ class EndTransaction(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """`producer` is that of the next transaction; NO_PRODUCER below version 2."""
+    """`producer` is the id and epoch of the next transaction; NO_PRODUCER below version 2."""
 
     error: LogError | None
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -111,8 +112,8 @@ class Markers(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """`state` is Kafka's name. `start_ms` is when the last transaction began, -1 if there was none since InitProducerId. As in
-    Kafka, numbers are 0 if there is an error."""
+    """`state` is Kafka's name. `start_ms` is the time when the last transaction began, -1 if there was none since
+    InitProducerId. As in Kafka, numbers are 0 if there is an error."""
 
     error: LogError | None
     transactional_id: str
@@ -173,8 +174,8 @@ class Transactions(Protocol):
     requests wait for them; other requests wait only for records to be committed."""
 
     async def coordinator(self, transactional_id: str, caller: Caller) -> int:
-        """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none.
-        CoordinatorNotAvailable while it has no leader."""
+        """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none. Raises
+        CoordinatorNotAvailable while the coordinator's partition has no leader."""
 
     async def init_producer(self, request: InitProducer, caller: Caller) -> ProducerInitialized: ...
 
@@ -183,7 +184,7 @@ class Transactions(Protocol):
         others OperationNotAttempted."""
 
     async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
-        """CoordinatorNotAvailable while the groups' topic does not exist; it is created."""
+        """Raises CoordinatorNotAvailable while `__consumer_offsets` does not exist, and begins to create the topic."""
 
     def end(self, request: EndTransaction, caller: Caller) -> asyncio.Future[TransactionEnded]:
         """The answer comes once the decision is committed; the markers follow."""

@@ -5,7 +5,7 @@ message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's n
 and the advice. A failed part of a call carries the same ErrorDetail. Any other exception is a defect of the node: the
 caller gets INTERNAL, without the text of the exception.
 
-Not promised: that an older client knows every reason. It then gets a LogError with the message and Kafka's name.
+An older client may not know a reason. It then gets a LogError with the message and Kafka's name.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ _BROKEN_CHANNEL = ("Internal error from Core", "Stream removed")
 
 
 def error_of_call(failure: Any, address: str) -> LogError:
-    """The LogError for a failed call (`failure` is a grpc.RpcError). LeaderNotAvailable if the node is unreachable or stopped;
-    the call may or may not have taken effect. RecordTooLarge for a message above either end's bound."""
+    """The LogError for a failed call (`failure` is a grpc.RpcError). It is LeaderNotAvailable if the node is unreachable or
+    stopped; the call may or may not have taken effect. It is RecordTooLarge for a message above either end's bound."""
     detail = detail_in(failure.trailing_metadata())
     if detail is not None:
         return error_of(detail)

@@ -5,8 +5,8 @@ a second. The servicers bound the rows of a message, but can count them only onc
 
 Cython in pure-Python mode; its C types are in `field_count.pxd`, and uncompiled it gives the same numbers.
 
-Invariant: a parser of this layout never reads more fields than the count, even of bytes that it then refuses. Not
-promised: an exact count of malformed bytes.
+Invariant: a parser of this layout never reads more fields than the count, even of bytes that it then refuses. The count of
+malformed bytes may be too high.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKED = 4
 
 
 class Layout:
-    """The layout of a message for the count, by field number: `inner` has the layouts of nested messages, `packed` whether
+    """The layout of a message for the count, by field number. `inner` has the layouts of nested messages; `packed` is True if
     the field may hold an array of numbers."""
 
     def __init__(self, numbers: int) -> None:

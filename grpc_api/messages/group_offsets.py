@@ -10,6 +10,8 @@ from grpc_api.contract.groups import (
     NO_GENERATION,
     FetchedOffset,
     FetchedTopic,
+    LostEnd,
+    LowerOffsets,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -23,10 +25,10 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.transactions import ProducerTransaction
 from grpc_api.messages.groups import caller_message, maybe, maybe_detail, maybe_error
-from grpc_api.messages.log import check_topics, topic_id_of
+from grpc_api.messages.log import check_count, check_topics, topic_id_of
 from grpc_api.proto import groups_pb2 as pb
 from storage_tiers.errors import InvalidRequest
-from storage_tiers.types import NO_EPOCH, TopicId
+from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 #: Kafka's number for the broker's own retention.
 _BROKERS_OWN = -1
@@ -199,3 +201,29 @@ def delete_offsets_message(delete: OffsetDelete, caller: Caller) -> pb.DeleteOff
 
 def delete_offsets_of(message: pb.DeleteOffsetsRequest) -> OffsetDelete:
     return OffsetDelete(message.group, _topics_of(message.topics))
+
+
+# --- lowering ---------------------------------------------------------------------------------------------------------
+def lower_offsets_message(lower: LowerOffsets, caller: Caller) -> pb.LowerOffsetsRequest:
+    topics: dict[str, list[pb.LostEnd]] = {}
+    for (topic, partition), (offset, epoch) in lower.ends.items():
+        topics.setdefault(topic, []).append(pb.LostEnd(partition=partition, offset=offset, leader_epoch=epoch))
+    return pb.LowerOffsetsRequest(
+        coordinators=sorted(lower.coordinators),
+        topics=[pb.LostTopicEnds(topic=topic, partitions=ends) for topic, ends in topics.items()],
+        caller=caller_message(caller),
+    )
+
+
+def lower_offsets_of(message: pb.LowerOffsetsRequest) -> LowerOffsets:
+    check_topics(message.topics)
+    check_count(len(message.coordinators), of="coordinators")
+    ends = {
+        TopicPartition(topic.topic, each.partition): LostEnd(each.offset, each.leader_epoch)
+        for topic in message.topics
+        for each in topic.partitions
+    }
+    wrong = next((f"{partition}: {end.offset}" for partition, end in ends.items() if end.offset < 0), None)
+    if wrong is not None:
+        raise InvalidRequest(f"a log does not end at a negative offset ({wrong})")
+    return LowerOffsets(frozenset(message.coordinators), ends)

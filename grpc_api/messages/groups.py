@@ -46,7 +46,7 @@ def maybe_detail(error: LogError | None) -> errors_pb2.ErrorDetail | None:
 
 
 def maybe_error(message: Any) -> LogError | None:
-    """The error that a part of an answer has in its field `error`."""
+    """The error in the field `error` of an answer or of a part of it; None if the field is unset."""
     return error_of(message.error) if message.HasField("error") else None
 
 
@@ -55,7 +55,7 @@ def caller_message(caller: Caller) -> pb.GroupCaller:
 
 
 def caller_of(message: pb.GroupCaller, address: str) -> Caller:
-    """The caller of a request; `address` is that of its connection."""
+    """The caller of a request; `address` is the host of its connection, used if the message names none."""
     return Caller(ANONYMOUS, message.client_id, message.host if message.HasField("host") else f"/{address}")
 
 

@@ -31,7 +31,7 @@ MAX_TIMEOUT_MS = (1 << 31) - 1
 
 
 def isolation_of(number: int) -> Isolation:
-    """The isolation level of that number. InvalidRequest if there is none that callers may use."""
+    """The isolation level of that number. Raises InvalidRequest unless callers may request that level."""
     isolation = ISOLATIONS.get(number)
     if isolation is None:
         raise InvalidRequest(f"isolation {number} does not exist; it must be 0 (uncommitted) or 1 (committed)")
@@ -39,7 +39,7 @@ def isolation_of(number: int) -> Isolation:
 
 
 def topic_id_of(data: bytes) -> TopicId:
-    """InvalidRequest unless `data` has 16 bytes."""
+    """Raises InvalidRequest unless `data` has 16 bytes."""
     try:
         return TopicId(data)
     except ValueError as error:
@@ -47,13 +47,14 @@ def topic_id_of(data: bytes) -> TopicId:
 
 
 def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") -> None:
-    """InvalidRequest if `count` is above `most`."""
+    """Raises InvalidRequest if `count` is above `most`."""
     if count > most:
         raise InvalidRequest(f"a request names at most {most} {of}, not {count}: split it into smaller requests")
 
 
 def check_topics(topics: Collection[Any]) -> None:
-    """InvalidRequest if there are too many topics, with or without partitions, or too many partitions in all of them."""
+    """Raises InvalidRequest if there are too many topics, with or without partitions, or too many partitions in all of
+    them."""
     check_count(len(topics), of="topics")
     check_count(sum(len(each.partitions) for each in topics))
 
@@ -74,7 +75,7 @@ def produce_message(
 
 
 def check_produce(request: pb.ProduceRequest) -> None:
-    """InvalidRequest for too many batches, or an unknown `acks`."""
+    """Raises InvalidRequest for too many batches, or an unknown `acks`."""
     check_count(len(request.appends))
     if request.acks not in (pb.ACKS_ALL, pb.ACKS_LEADER):
         raise InvalidRequest(f"acks {request.acks} does not exist: 0 waits for the commit, 1 for the leader's append")
@@ -87,7 +88,8 @@ def transaction_of(request: pb.ProduceRequest) -> ProducerTransaction | None:
 
 
 def append_of(message: pb.Append) -> Append:
-    """Does not copy the batch, which is valid as long as the message."""
+    """Copies the batch once: protobuf returns a bytes field as new bytes. The memoryview keeps them valid without the
+    message."""
     return Append(TopicPartition(message.topic, message.partition), memoryview(message.batch))
 
 
@@ -135,7 +137,7 @@ def fetch_message(fetch: Fetch) -> pb.FetchRequest:
 
 
 def fetch_of(request: pb.FetchRequest) -> Fetch:
-    """InvalidRequest for too many partitions, a negative number, or an unknown isolation level."""
+    """Raises InvalidRequest for too many partitions, a negative number, or an unknown isolation level."""
     check_count(len(request.partitions))
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
         if getattr(request, name) < 0:

@@ -2,8 +2,8 @@
 
 Cython in pure-Python mode; its C types are in `record_rows.pxd`, and uncompiled it gives the same bytes.
 
-Invariants: the bytes equal protobuf's for the same records; every column has as many rows as the batch states.
-Not promised: anything for rows whose timestamp does not fit 64 bits of microseconds.
+Invariant: the bytes equal protobuf's for the same records. The caller passes only columns that have as many rows as the batch
+states, and timestamps that fit 64 bits of microseconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RowColumn:
 
 
 class RowEncoder:
-    """Encodes the records of one partition, some at a time."""
+    """Encodes the records of one partition, one batch of columns per call."""
 
     def __init__(self, partition: cython.longlong) -> None:
         self.partition = partition

@@ -126,7 +126,8 @@ def new_topic_message(topic: NewTopic) -> pb.NewTopic:
 
 
 def new_topics_of(messages: Sequence[pb.NewTopic]) -> list[NewTopic]:
-    """InvalidRequest if they name too many configs or replicas, or one of them twice."""
+    """Raises InvalidRequest if the topics name too many configs, partitions or replicas, or if a topic names a config or a
+    partition twice."""
     check_count(sum(len(each.configs) for each in messages), of="configs")
     check_count(sum(len(each.assignments) for each in messages))
     check_assignments([row for each in messages for row in each.assignments])
@@ -134,13 +135,13 @@ def new_topics_of(messages: Sequence[pb.NewTopic]) -> list[NewTopic]:
 
 
 def check_assignments(assignments: Collection[pb.ReplicaAssignment]) -> None:
-    """InvalidRequest if there are too many, or too many replicas in all of them."""
+    """Raises InvalidRequest if there are too many assignments, or too many replicas in all of them."""
     check_count(len(assignments))
     check_count(sum(len(each.node_ids) for each in assignments), of="replicas")
 
 
 def new_topic_of(message: pb.NewTopic) -> NewTopic:
-    """InvalidRequest if a config or a partition is given twice."""
+    """Raises InvalidRequest if a config or a partition is given twice."""
     names = [each.name for each in message.configs]
     numbers = [each.partition for each in message.assignments]
     for kind, given in (("config", names), ("partition", numbers)):
@@ -196,7 +197,7 @@ def assignment_messages(assignments: Sequence[Sequence[int]] | None) -> list[pb.
 
 # --- configs ----------------------------------------------------------------------------------------------------------
 def resource_of(message: configs_pb2.Resource) -> Resource:
-    """InvalidRequest for an unknown kind."""
+    """Raises InvalidRequest for an unknown kind."""
     try:
         return Resource(ResourceKind(message.kind), message.name)
     except ValueError:
@@ -241,7 +242,7 @@ def alteration_message(alteration: ConfigAlteration) -> configs_pb2.ConfigAltera
 
 
 def alteration_of(message: configs_pb2.ConfigAlteration) -> ConfigAlteration:
-    """InvalidRequest for an unknown operation."""
+    """Raises InvalidRequest for an unknown operation."""
     try:
         operation = AlterOp(message.operation)
     except ValueError:

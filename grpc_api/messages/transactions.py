@@ -2,8 +2,8 @@
 
 `*_message` encode the contract's values, `*_of` decode.
 
-Numbers that Kafka's formats cannot hold are refused here with InvalidRequest: an epoch has 16 bits in a record batch. Spare
-producer ids stay on the node.
+Numbers that Kafka's formats cannot hold are refused here with InvalidRequest: an epoch has 16 bits in a record batch. Messages
+do not carry `spare_producer_id`; the receiving node sets its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import (
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER,
     AddOffsets,
     AddPartitions,
@@ -49,11 +50,19 @@ def _maybe_producer_message(producer: ProducerIdAndEpoch) -> pb.ProducerIdentity
 
 
 def producer_of(message: pb.ProducerIdentity) -> ProducerIdAndEpoch:
-    """InvalidRequest for an id or an epoch that no producer has."""
+    """Raises InvalidRequest for an id or an epoch that no producer has."""
     if message.id < 0 or not 0 <= message.epoch <= LAST_EPOCH:
         raise InvalidRequest(
             f"no producer has the id {message.id} and the epoch {message.epoch}; take both from InitProducer"
         )
+    return ProducerIdAndEpoch(message.id, message.epoch)
+
+
+def _named_producer_of(message: pb.ProducerIdentity) -> ProducerIdAndEpoch:
+    """The producer that a client of another broker named. If no producer has that id and epoch, the coordinator refuses the
+    request, as it does for its own clients. Raises InvalidRequest for an epoch of more than 16 bits."""
+    if not -LAST_EPOCH - 1 <= message.epoch <= LAST_EPOCH:
+        return producer_of(message)
     return ProducerIdAndEpoch(message.id, message.epoch)
 
 
@@ -120,9 +129,11 @@ def add_partitions_message(asked: AddPartitions, caller: Caller) -> pb.AddPartit
 
 def add_partitions_of(message: pb.AddPartitionsToTransactionRequest) -> AddPartitions:
     check_count(len(message.partitions))
+    is_a_brokers = message.verify_only or message.transaction_version >= EPOCH_PER_TRANSACTION
+    producer = (_named_producer_of if is_a_brokers else producer_of)(message.producer)
     return AddPartitions(
         message.transactional_id,
-        producer_of(message.producer),
+        producer,
         _partitions_of(message.partitions),
         message.verify_only,
         message.transaction_version,

@@ -1,1 +1,1 @@
-"""The choice of a record's partition, which the client library and the server's record-level calls share."""
+"""The choice of a record's partition, shared by the client library and the server's record-level calls."""

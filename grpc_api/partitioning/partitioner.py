@@ -1,6 +1,7 @@
-"""Chooses a record's partition as Java's producer does: by its key, else the partition whose batch is being filled.
+"""Chooses a record's partition as Java's producer does: by the hash of its key, or, without a key, the partition whose batch is
+being filled. Pure.
 
-Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without key. Pure.
+Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without a key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class StickyPartitioner:
         self._filled = 0
 
     def partition(self, size: int, partitions: int) -> int:
-        """The partition of a record of `size` bytes; `partitions` is the topic's current number."""
+        """The partition of a record of `size` bytes; `partitions` is the topic's current number of partitions."""
         if not 0 <= self._current < partitions or self._filled >= self._batch_bytes:
             self._current = self._another(partitions)
             self._filled = 0
@@ -37,7 +38,7 @@ class StickyPartitioner:
         return self._current
 
     def _another(self, partitions: int) -> int:
-        """Any other partition, all equally likely."""
+        """Chooses any other partition with equal probability."""
         if partitions == 1:
             return 0
         others = partitions - 1 if 0 <= self._current < partitions else partitions

@@ -94,6 +94,11 @@ class GroupsStub:
                 request_serializer=grpc__api_dot_proto_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_groups__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
+        self.LowerOffsets = channel.unary_unary(
+                '/tidelog.v1.Groups/LowerOffsets',
+                request_serializer=grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsResponse.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -178,6 +183,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LowerOffsets(self, request, context):
+        """Brokers ask this of each other after a disk was lost: lowers the committed offsets above the ends of partitions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -240,6 +252,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=grpc__api_dot_proto_dot_groups__pb2.DeleteGroupRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_groups__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'LowerOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.LowerOffsets,
+                    request_deserializer=grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -566,6 +583,33 @@ class Groups:
             '/tidelog.v1.Groups/Delete',
             grpc__api_dot_proto_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
             grpc__api_dot_proto_dot_groups__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LowerOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Groups/LowerOffsets',
+            grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_groups__pb2.LowerOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

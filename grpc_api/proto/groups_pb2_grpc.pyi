@@ -55,6 +55,8 @@ class GroupsStub:
     """The groups that this broker coordinates."""
     Describe: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupRequest, _groups_pb2.DescribeGroupResponse]
     Delete: _grpc.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupResponse]
+    LowerOffsets: _grpc.UnaryUnaryMultiCallable[_groups_pb2.LowerOffsetsRequest, _groups_pb2.LowerOffsetsResponse]
+    """Brokers ask this of each other after a disk was lost: lowers the committed offsets above the ends of partitions."""
 
 @_typing.type_check_only
 class GroupsAsyncStub(GroupsStub):
@@ -80,6 +82,8 @@ class GroupsAsyncStub(GroupsStub):
     """The groups that this broker coordinates."""
     Describe: _aio.UnaryUnaryMultiCallable[_groups_pb2.DescribeGroupRequest, _groups_pb2.DescribeGroupResponse]  # type: ignore[assignment]
     Delete: _aio.UnaryUnaryMultiCallable[_groups_pb2.DeleteGroupRequest, _groups_pb2.DeleteGroupResponse]  # type: ignore[assignment]
+    LowerOffsets: _aio.UnaryUnaryMultiCallable[_groups_pb2.LowerOffsetsRequest, _groups_pb2.LowerOffsetsResponse]  # type: ignore[assignment]
+    """Brokers ask this of each other after a disk was lost: lowers the committed offsets above the ends of partitions."""
 
 class GroupsServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -174,5 +178,13 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         request: _groups_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.DeleteGroupResponse, _abc.Awaitable[_groups_pb2.DeleteGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def LowerOffsets(
+        self,
+        request: _groups_pb2.LowerOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_groups_pb2.LowerOffsetsResponse, _abc.Awaitable[_groups_pb2.LowerOffsetsResponse]]:
+        """Brokers ask this of each other after a disk was lost: lowers the committed offsets above the ends of partitions."""
 
 def add_GroupsServicer_to_server(servicer: GroupsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

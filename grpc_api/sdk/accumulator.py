@@ -5,7 +5,7 @@
 Invariants: each partition has at most one batch in flight, so order holds and a batch's sequence is known when it is built;
 `buffer.held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
 
-Not promised: thread safety. Threads that share an accumulator hold `lock`; each call is short.
+Threads that share an accumulator hold `lock` during each call; the calls are short.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ProducerBatch(OpenBatch):
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # marks it as retrieved: asyncio logs an exception that is never retrieved
+                waiter.exception()  # marks the exception as retrieved, because asyncio logs unretrieved ones
         self.over = True
 
     @property
@@ -106,8 +106,9 @@ class ProducerBatch(OpenBatch):
 
 
 class PartitionQueue:
-    """The batches of one partition: `batches` wait to be sent, oldest first, `flying` is in flight. `sequence` is that of the
-    next new batch. After a retriable failure the batch in flight waits until `resume_at`, in seconds of the caller's clock."""
+    """The batches of one partition: `batches` wait to be sent, oldest first; `flying` is in flight. `sequence` is the base
+    sequence of the next new batch. After a retriable failure the batch in flight waits until `resume_at`, in seconds of the
+    caller's clock."""
 
     __slots__ = ("batches", "flying", "partition", "resume_at", "sequence")
 
@@ -120,8 +121,8 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """The batches of all partitions that are not answered yet. Applications add records in their threads, a sender takes the
-    batches. Its methods and `buffer` are used under `lock`. Times are seconds of the caller's monotonic clock."""
+    """The unanswered batches of all partitions. Applications add records in their threads, and a sender takes the batches.
+    Callers hold `lock` while they use its methods or `buffer`. Times are seconds of the caller's monotonic clock."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
@@ -164,11 +165,11 @@ class Accumulator:
         return len(queue.batches) > 1 or self.buffer.is_full(queue.batches[0])
 
     def next_deadline(self) -> float | None:
-        """When `take_expired` may next return a batch, if nothing is added."""
+        """The earliest time at which `take_expired` may return a batch, if nothing is added."""
         return min((batch.deadline for queue in self.queues for batch in _first(queue)), default=None)
 
     def next_due(self, *, only_again: bool = False) -> float | None:
-        """When `take_due` or `take_expired` may next return a batch, if nothing is added."""
+        """The earliest time at which `take_due` or `take_expired` may return a batch, if nothing is added."""
         moments = [batch.deadline for queue in self.queues for batch in _first(queue)]
         for queue in self.queues:
             if queue.resume_at:
@@ -178,7 +179,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take_expired(self, now: float) -> list[tuple[ProducerBatch, bool]]:
-        """Removes the batches past their deadline. Returns each, with whether it was in flight."""
+        """Removes the batches past their deadline. Returns (batch, True if it was in flight) for each."""
         expired = []
         for queue in self.queues:
             if queue.flying is not None and queue.flying.deadline <= now:
@@ -221,7 +222,7 @@ class Accumulator:
         return [(queue, queue.flying) for queue in self.queues if queue.flying is not None]
 
     def last_batches(self) -> list[ProducerBatch]:
-        """The last batch of each partition that holds records; the partition's other batches end before it."""
+        """The last unanswered batch of each partition; the partition's other batches end before it."""
         return [
             batch
             for queue in self.queues

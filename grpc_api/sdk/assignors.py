@@ -1,6 +1,6 @@
 """Assigns the partitions of subscribed topics to the members of a consumer group, as the group's leader. Pure.
 
-    range               each topic's partitions in contiguous ranges, to its subscribers in the order of their ids
+    range               each topic's partitions in contiguous ranges, to its subscribers in the order of `_rank`
     cooperative-sticky  as few moves as balance allows; a partition that moves is first revoked from its owner, and assigned
                         to the other member in the next generation
 
@@ -33,7 +33,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 def assign(name: str, members: Sequence[Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """`counts` are the topics' numbers of partitions; a topic that is missing there has none."""
+    """`counts` are the topics' numbers of partitions; a topic that is missing in `counts` has none."""
     return ASSIGNORS[name](members, counts)
 
 
@@ -64,7 +64,7 @@ ASSIGNORS: Mapping[str, Callable[[Sequence[Subscriber], Mapping[str, int]], Assi
 
 
 def _rank(member: Subscriber) -> tuple[bool, str]:
-    """Static members first: their rank survives a restart."""
+    """Orders members by id, static members first. A static member's instance id, and so its rank, survives a restart."""
     return member.instance_id is None, member.instance_id or member.member_id
 
 
@@ -78,7 +78,8 @@ def _subscribers(members: Sequence[Subscriber]) -> dict[str, list[str]]:
 
 
 def _owners(members: Sequence[Subscriber], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Owner by partition. If two members claim it, the newer generation wins; within one generation neither does."""
+    """The owner of each partition. If two members claim a partition, the newer generation wins; within one generation, neither
+    wins."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         subscription = member.subscription
@@ -106,7 +107,7 @@ class _Balance:
         self._load = {each.member_id: 0 for each in members}
         for partition, member in sorted(owners.items()):
             self._give(member, partition)
-        # Topics with few subscribers first: their partitions have the least choice.
+        # Topics with few subscribers first: their partitions can go to the fewest members.
         for topic in sorted(self._subscribers, key=lambda each: (len(self._subscribers[each]), each)):
             for number in range(counts.get(topic, 0)):
                 partition = TopicPartition(topic, number)
@@ -129,7 +130,7 @@ class _Balance:
         return min(self._subscribers[topic], key=self._load.__getitem__)
 
     def _move_one(self) -> bool:
-        """Moves one partition to a member that has at least two fewer; False if there is none to move."""
+        """Moves one partition to a member that has at least two fewer. Returns False if no partition can move."""
         for giver in sorted(self._load, key=lambda member: -self._load[member]):
             for topic in sorted(topic for topic, numbers in self._held[giver].items() if numbers):
                 taker = self._least(topic)

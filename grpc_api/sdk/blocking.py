@@ -1,7 +1,7 @@
 """The client for programs without an event loop: the same calls, blocking.
 
 One background thread runs the asyncio clients; any number of threads may use one BlockingClient and its producers. One
-thread at a time may use a reader. Options, errors and guarantees are those of the asyncio client.
+thread at a time may use a reader or a consumer. Options, errors and guarantees are those of the asyncio client.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _Loop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         # Never released: otherwise the poller ends with the last channel, in any thread, and closes the socket that this loop
-        # uses. The loop then logs a bad file descriptor. This call comes first on the loop, because it binds the poller
-        # to that loop.
+        # uses. The loop then logs a bad file descriptor. This call comes first on the loop, because the first call binds the
+        # poller to its loop.
         self.loop.call_soon(grpc.aio.init_grpc_aio)
         self._thread = threading.Thread(target=self.loop.run_forever, name="tidelog-client", daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) ->
 
 
 class BlockingProducer:
-    """Made by `BlockingClient.producer`. `opening` makes the asyncio producer, on the loop."""
+    """Made by `BlockingClient.producer`. `opening` makes the asyncio producer; it is called on the loop."""
 
     def __init__(self, loop: _Loop, opening: Callable[[ThreadedUse], Producer]) -> None:
         self._loop = loop
@@ -249,8 +249,8 @@ class BlockingReader:
 
 
 class BlockingGroupConsumer:
-    """Made by `BlockingClient.consumer`: `for message in consumer`. It takes records straight from the asyncio
-    consumer, which changes them only while this thread waits for it."""
+    """Made by `BlockingClient.consumer`: `for message in consumer`. It takes records straight from the asyncio consumer, which
+    changes its held records only while this thread waits for it."""
 
     def __init__(self, loop: _Loop, consumer: GroupConsumer) -> None:
         self._loop = loop
@@ -274,7 +274,7 @@ class BlockingGroupConsumer:
         return self._consumer.handover.next()
 
     def take(self, most: int = MESSAGES_A_TURN, timeout_s: float | None = None) -> list[Message]:
-        """Up to `most` records, as soon as there is at least one; an empty list if none comes within `timeout_s`."""
+        """Up to `most` records, as soon as there is at least one; an empty list if none arrives within `timeout_s`."""
         return self._loop.run(self._consumer.take(most, timeout_s))
 
     @property

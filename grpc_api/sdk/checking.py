@@ -1,6 +1,6 @@
-"""Checks a program's arguments at the call: a mistake fails that call and affects no other record.
+"""Checks a program's arguments when it calls, so that a mistake fails that call and affects no other record.
 
-Records of many calls share a batch, so a record that cannot be encoded must not reach one.
+Records of many calls share a batch, so a record that cannot be encoded must not reach a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def checked_timestamp(timestamp: Any) -> int:
 
 
 def checked_bytes(part: str, data: Any) -> bytes | None:
-    """An immutable copy. Raises InvalidRecord, naming the part, if `data` is not bytes."""
+    """`data` as immutable bytes. Raises InvalidRecord, which names the part, for other types."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -86,7 +86,8 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, Any]:
 
 
 def checked_address(address: Any) -> str:
-    """HOST:PORT, or InvalidRequest at once: a channel would keep resolving an invalid address until its timeout."""
+    """The address. Raises InvalidRequest unless it is HOST:PORT: a channel would keep resolving an invalid address until its
+    timeout."""
     found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if found is None or not 0 < int(found[2]) < 1 << 16:
         raise InvalidRequest(

@@ -7,7 +7,8 @@
             async for message in consumer:
                 ...
 
-Every method raises LogErrors (`storage_tiers.errors`). The message states the remedy for people, `advice` for programs.
+Every method raises LogErrors (`storage_tiers.errors`). An error's message states the remedy for people, and its `advice` states
+it for programs.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Client:
         options: ReaderOptions = DEFAULT_READER,
     ) -> Reader:
         """An iterator over the records of a topic, or of some of its partitions. Without `partitions` it includes partitions
-        added later."""
+        added later, unless the option `until_end` is set."""
         return Reader(
             self._core.routes,
             self._core.log,
@@ -146,8 +147,8 @@ class Client:
         self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
     ) -> AsyncIterator[GroupConsumer]:
         """A member of the consumer group for the block; it joins at the first request for records. At the end of the block it
-        commits, unless `auto_commit_s` is None, and leaves. If the block raises, the records that it took last
-        do not count as processed."""
+        commits, unless `auto_commit_s` is None, and leaves. If the block raises, the records that it took last do not count as
+        processed. A static member (`instance_id`) does not leave."""
         consumer = self.open_consumer(group, topics, options)
         try:
             yield consumer
@@ -267,8 +268,8 @@ class Client:
         return await self._groups.offsets(checked_group(name))
 
     async def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Moves offsets of a group without members; None deletes an offset. After an error some may have been
-        moved: see `group_offsets`."""
+        """Moves offsets of a group without members; None deletes an offset. After an error, some offsets may have been moved;
+        `group_offsets` shows which."""
         await self._groups.alter_offsets(checked_group(name), checked_offsets(offsets))
 
     # --- the bucket ---------------------------------------------------------------------------------------------------

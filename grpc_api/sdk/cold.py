@@ -5,8 +5,8 @@
             ...
 
 The bucket holds offloaded records only: a node offloads closed segments, and `tidelog topic seal` offloads all
-records. Partitions come one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio and
-works in a thread.
+records. Partitions come one after the other, each in offset order. `ColdBucket` blocks. `AsyncColdBucket` has the same methods
+for asyncio, and works in a thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ColdBucket:
 
     @property
     def cluster_id(self) -> str:
-        """InvalidRequest if the store holds several clusters and none was named."""
+        """Raises InvalidRequest if the store holds several clusters and none was named."""
         return self._cluster_id or self._bucket.cluster(advice=_ADVICE)
 
     def topics(self) -> list[str]:
@@ -72,7 +72,7 @@ class ColdBucket:
     def read(
         self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
     ) -> Iterator[Message]:
-        """The records from `start` to the end that the bucket shows when reading of their partition begins."""
+        """The records from `start` to the end of each partition's manifest, which is read when that partition's turn comes."""
         found = self._topic(topic)
         wanted = found.partitions if partitions is None else tuple(dict.fromkeys(partitions))
         missing = set(wanted) - set(found.partitions)

@@ -1,11 +1,10 @@
 """A member of a consumer group: reads its assigned partitions, and commits the records that its program has processed.
 
-Invariants: an automatic commit covers only records that the program has processed (`delivered_records.py`), and precedes the
-loss of their partitions. Records of a lost partition are never delivered. As in Kafka's consumers, a rebalance waits until the
-program asks for records, at most `processing_s`.
+Invariants: an automatic commit covers only records that the program has processed (`delivered_records.py`). Before the member
+joins a rebalance it tries to commit them. Records of a lost partition are never delivered. As in Kafka's consumers, a rebalance
+waits until the program asks for records, at most `processing_s`.
 
-Not promised: that no record is read twice. After a crash, or a rebalance before a commit, the partition's next owner begins at
-the last commit.
+A record may be read twice: after a crash, or a rebalance before a commit, the partition's next owner begins at the last commit.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class GroupConsumer:
         return message
 
     async def take(self, most: int = RECORDS_A_TURN, timeout_s: float | None = None) -> list[Message]:
-        """Up to `most` records, as soon as there is at least one; an empty list if none comes within `timeout_s`."""
+        """Up to `most` records, as soon as there is at least one; an empty list if none arrives within `timeout_s`."""
         if self.is_disturbed or not self.handover:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -102,8 +101,8 @@ class GroupConsumer:
             self._committed = {**self._committed, **offsets}
 
     def taken(self) -> tuple[MemberIdentity, Mapping[TopicPartition, int]]:
-        """Member identity and offsets for a transactional commit of all records taken so far. InvalidRequest if automatic
-        commits are on."""
+        """Member identity and offsets for a transactional commit of all records taken so far. Raises InvalidRequest if
+        automatic commits are on, and IllegalGeneration if this client is not a member."""
         if self._options.auto_commit_s is not None:
             raise InvalidRequest("automatic commits are on: set auto_commit_s=None to commit offsets in a transaction")
         identity = self._membership.identity
@@ -113,7 +112,7 @@ class GroupConsumer:
     # --- asking for records -------------------------------------------------------------------------------------------
     @property
     def is_disturbed(self) -> bool:
-        """Whether the member has to join, is joining, or has failed: then `fill` comes before the records held."""
+        """Whether the member has to join, is joining, or has failed: then `fill` must run before held records are taken."""
         return self._membership.must_join or self._membership.failure is not None or self._joining is not None
 
     async def fill(self) -> None:
@@ -170,7 +169,7 @@ class GroupConsumer:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     async def _join(self, position: Mapping[TopicPartition, int]) -> Positions:
-        """The next offset to read of each of the member's partitions in the next generation."""
+        """Joins the next generation. Returns the next offset to read in each partition that the member then has."""
         if self._committing is not None:
             await asyncio.wait([self._committing])
         if self._options.auto_commit_s is not None and self._membership.is_member and position:
@@ -275,15 +274,15 @@ class GroupConsumer:
             self._committed = position
 
     async def close(self, *, processed: bool = True) -> None:
-        """Commits, if commits are automatic, and leaves the group. With `processed` the program has processed all records that
-        it took, otherwise all except those that it took last."""
+        """Commits, if commits are automatic, and leaves the group. `processed` says that the program has processed all records
+        that it took; otherwise those that it took last do not count."""
         if self._closed:
             return
         self._closed = True
         if processed:
             self.handover.processed()
         self._keep_up()
-        # A join that is cancelled before its commit leaves that to this one; its generation has not ended yet.
+        # If a join is cancelled before its commit, this commit replaces that one: the generation has not ended yet.
         position = self.position if self._joining is None else self._uncommitted
         was_member = self._membership.is_member
         self._reading.stop()

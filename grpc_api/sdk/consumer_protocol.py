@@ -1,7 +1,7 @@
 """Kafka's ConsumerProtocol: the bytes of subscriptions and assignments that members of a consumer group exchange. Pure.
 
 Format: ConsumerProtocolSubscription and ConsumerProtocolAssignment of Apache Kafka 4.2.1, versions 0 to 3, which members of all
-Kafka clients read. A version above 3 is read as 3: fields are only added at the end.
+Kafka clients read. A version above 3 is read as 3, because new versions only add fields at the end.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Fields:
         return int(_INT32.unpack(self._take(4))[0])
 
     def count(self) -> int:
-        """An array's length, checked: each element has at least two bytes."""
+        """An array's length. Raises InvalidRequest if the rest is too short for it: each element has at least two bytes."""
         count = self.int32()
         if count * 2 > len(self._data) - self._at:
             self._take(-1)

@@ -11,7 +11,7 @@ from storage_tiers.records.columns import BytesBuffers, ColumnBatch, ColumnDecod
 from storage_tiers.records.decoder import decode
 from storage_tiers.types import AbortedTransaction
 
-#: Records, and bytes of them, decoded at a time: about a millisecond.
+#: The most records, and the most bytes of records, decoded at a time, in about a millisecond.
 ROWS_A_TURN = 1024
 BYTES_A_TURN = 1 << 20
 
@@ -26,7 +26,7 @@ def messages(
     decoder = ColumnDecoder(_COLUMNS, max_rows=ROWS_A_TURN, max_bytes=BYTES_A_TURN)
     for columns in chain(decoder.add(records, start, aborted=aborted), decoder.finish()):
         if columns.timestamp_nulls:
-            # Timestamps that a column of microseconds cannot hold: rare records with dates near the end of the range.
+            # Rare records have timestamps near the end of the range, which a column of microseconds cannot hold.
             first, last = _offsets(columns)[0], _offsets(columns)[-1]
             yield from _plain(topic, partition, records, first, last + 1, aborted)
         else:

@@ -1,8 +1,8 @@
 """The fetch streams of one reader: one to each leader of its partitions.
 
-Invariants: a partition is in one stream. A message is read only when the reader asks for the next one, so each stream stays at
-most one message ahead. If one of several streams fails with a retriable error, the others are read during its pause; then all
-streams are opened again with newer metadata.
+Invariants: each partition is in exactly one stream. A message is read only when the reader asks for the next one, so each
+stream stays at most one message ahead. If one of several streams fails with a retriable error, the others are read during the
+pause before its retry; then all streams are opened again with newer metadata.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from storage_tiers.types import TopicPartition
 
 
 class FetchStreams:
-    """`open`, then `read`; `close` ends all streams, and may be followed by another `open`."""
+    """Call `open`, then `read`. `close` ends all streams, and may be followed by another `open`."""
 
     def __init__(self, routes: Routes, retry_s: float) -> None:
         self._routes = routes
         self._stubs: PerNode[Any] = PerNode(lambda node: LogStub(node.channel))
         self._retry_s = retry_s
-        #: By whether the partitions have a leader, and the node's address. `close` keeps these, so the pauses before retries
-        #: grow while a leader stays unreachable. The home node has two, since it also gets the requests for partitions without
-        #: a leader: a success of the partitions that it leads must not reset their pause.
+        #: The pauses before retries, keyed by whether the partitions have a leader, and by the node's address. `close` keeps
+        #: them, so they grow while a leader stays unreachable. The home node has two entries, because it also gets the requests
+        #: for partitions without a leader. A success with the partitions that it leads must not reset the pause of the others.
         self._patience: dict[tuple[bool, str], Patience] = {}
         self._streams: list[_LeaderFetchStream] = []
         self._ready: list[_LeaderFetchStream] = []
@@ -63,8 +63,8 @@ class FetchStreams:
         return self._routes.has_leader(partition), self._routes.leader(partition).address
 
     async def read(self) -> Mapping[int, pb.FetchedPartition] | None:
-        """The next message, by partition; None if the streams must be opened again. LogError if a stream failed for good, or
-        for too long."""
+        """The next message, by partition; None if the streams must be opened again. Raises a LogError if the only stream
+        failed, or if one of several failed with a final error or for too long."""
         if len(self._streams) == 1:
             (stream,) = self._streams
             message = await _message(stream)
@@ -111,7 +111,8 @@ class FetchStreams:
 
 
 class _LeaderFetchStream:
-    """`order` has the partitions of its messages by index; `next` reads its next message, `away` waits out a failure."""
+    """`order` has the partition numbers by index, as messages name them. `next` reads the next message, and `away` is the pause
+    after a failure."""
 
     def __init__(self, call: Any, address: str, order: Sequence[int], patience: Patience) -> None:
         self.call = call

@@ -1,4 +1,4 @@
-"""Consumer groups as an administrator sees them: lists, describes and deletes groups, reads and moves their offsets."""
+"""Administration of consumer groups: listing, describing and deleting groups, and reading and moving their offsets."""
 
 from __future__ import annotations
 

@@ -89,8 +89,9 @@ class MemberIdentity(NamedTuple):
 
 
 class Membership:
-    """`owned` are the member's partitions; `must_join`: the member has to join the next generation; `failure`: an error that
-    the program has to handle. `on_change` is called when a coordinator's error or changed metadata sets either."""
+    """`owned` are the member's partitions. `must_join` is True if the member has to join the next generation. `failure` is an
+    error that the program has to handle. `on_change` is called when a coordinator's error or changed metadata sets `must_join`
+    or `failure`."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Membership:
         self._caller = Caller("User:ANONYMOUS", options.client_id, "")
         self._member_id = UNKNOWN_MEMBER
         self._generation = NO_GENERATION
-        #: Topics of the group with their numbers of partitions, as this member assigned them; None: it does not lead.
+        #: Topics of the group with their numbers of partitions, as this member assigned them; None if it does not lead.
         self._assigned_from: Mapping[str, int] | None = None
         self.owned: Sequence[TopicPartition] = ()
         self.must_join = True
@@ -291,7 +292,7 @@ class Membership:
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets of the partitions that have one. If an open transaction holds offsets of these
-        partitions, waits until it has ended."""
+        partitions, waits until it has ended, but at most `retry_s`."""
         patience = Patience(self._node, self._options.retry_s)
         wanted: dict[str, list[int]] = {}
         for each in partitions:

@@ -6,7 +6,7 @@ Invariants: every stream is opened with the token of the first one, so that ever
 waits for a leader: each partition has at most one batch in flight, which bounds the memory of a stream. If one of several
 streams ends, its groups get a retriable error, and the producer sends them again, to the leaders at that time.
 
-Not promised: order between leaders.
+Answers of different leaders come in any order.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class StreamEnded(Exception):
 
 
 class Answered(NamedTuple):
-    """`group` is the written group; there is a result for each of its batches."""
+    """The answer to a group. `results` has one result for each of its batches."""
 
     group: Any
     results: Sequence[Appended | LogError]
 
 
 class ProduceStreams:
-    """`open`, then `write` and `read`; `close` at the end. `idempotent` streams have an identity that the cluster
+    """Call `open`, then `write` and `read`, and `close` at the end. `idempotent` streams have an identity that the cluster
     chooses."""
 
     def __init__(self, routes: Routes, *, idempotent: bool) -> None:
@@ -141,7 +141,7 @@ class _LeaderProduceStream:
         self._more.set()
 
     async def _write(self) -> None:
-        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # the stream is over; the reader knows why
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # the stream is over; `_read` gets the cause
             while True:
                 while self._outgoing:
                     await self._call.write(self._outgoing.popleft())
@@ -183,4 +183,4 @@ class _LeaderProduceStream:
 
 def _retrieve(opened: asyncio.Future[pb.Opened]) -> None:
     if not opened.cancelled():
-        opened.exception()  # marks it as retrieved: only the first stream's is awaited
+        opened.exception()  # marks the exception as retrieved: only the first stream's future is awaited

@@ -1,4 +1,4 @@
-"""Sends records: batches in memory, a stream to each leader, every record acknowledged or failed with the reason.
+"""Sends records in batches over a stream to each leader. Every record is acknowledged, or fails with a reason.
 
     send ──> partition ──> accumulator ──> its leader's stream ──> Sent, or the LogError
 
@@ -47,19 +47,19 @@ from storage_tiers.records.builder import build_written_batch
 from storage_tiers.records.record_writer import NO_HEADERS, encode_headers
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Bytes of records in one message, which has other fields too.
+#: The most bytes of records in one message, which leave room for its other fields.
 MAX_BATCH_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 
-#: The node has lost this producer's sequence.
+#: Errors of a node that has lost this producer's sequence.
 _FORGOTTEN = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 
 _Group: TypeAlias = Sequence[tuple[PartitionQueue, ProducerBatch]]
 
 
 class ThreadedUse(NamedTuple):
-    """How threads share a producer: the waiter that `put` returns, the lock held while waiters get their results, and the
-    callback on the loop when half of the buffer is free or the producer has ended."""
+    """Functions that let threads share a producer. `new_waiter` makes the waiter that `put` returns. Waiters get their results
+    inside the block of `ending`. The loop calls `has_room` when half of the buffer is free or the producer has ended."""
 
     new_waiter: Callable[[], Waiter]
     ending: Callable[[], AbstractContextManager[None]]
@@ -67,7 +67,7 @@ class ThreadedUse(NamedTuple):
 
 
 class Transactional(NamedTuple):
-    """A transactional producer's id. `sending` is called before records are sent, `failed` when one has failed."""
+    """A transactional producer's id. `sending` is called before records are sent, and `failed` when a record has failed."""
 
     id: str
     sending: Callable[[], None]
@@ -127,7 +127,8 @@ class Producer:
         """Adds a record to its batch; waits only while the buffer is full. The future returns the record's partition and
         offset, or raises the LogError with which it failed. `timestamp` is in ms since 1970, by default now.
 
-        Raises UnknownTopicOrPartition and similar errors without a target partition, InvalidRecord for invalid arguments."""
+        Raises UnknownTopicOrPartition, InvalidTopic or InvalidPartitions if the record's partition does not exist,
+        InvalidRecord or InvalidRequest for invalid arguments, and InvalidRequest if the producer is closed."""
         if self._has_filled:
             # The loop sends full batches. The record is added afterwards, so a caller that is cancelled here adds nothing.
             self._has_filled = False
@@ -268,7 +269,7 @@ class Producer:
         self._tell()
 
     async def _stream(self) -> None:
-        """Streams to the leaders, until they must be opened again or the identity must change."""
+        """Sends batches over streams until the streams must be opened again or the identity must change."""
         # Waits for a lone node without a limit: records have their own deadline.
         streams = ProduceStreams(self._routes, idempotent=self._options.idempotent and self._transactional is None)
         opening = asyncio.ensure_future(streams.open(self._token))
@@ -330,7 +331,7 @@ class Producer:
         self._wake.set()
 
     async def _woken(self, due: float | None) -> None:
-        """Returns when the sender is woken, or the time `due` has come."""
+        """Returns when the sender is woken, or at the time `due`."""
         alarm = None
         if due is not None:
             pause = max(0.0, due - self._clock.monotonic())
@@ -392,7 +393,7 @@ class Producer:
         while True:
             group, results = await streams.read()
             for (queue, batch), result in zip(group, results, strict=True):
-                if queue.flying is batch:  # otherwise its time ran out meanwhile
+                if queue.flying is batch:  # otherwise it expired meanwhile
                     self._answered(queue, batch, result)
             # The next batch is sent before callers get their answers, so the node has work while they add records.
             self._wake.set()
@@ -419,7 +420,7 @@ class Producer:
             self._fail(self._landed(queue), result)
 
     def _too_large(self, queue: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
-        """Splits a batch of several records, none of which is in the log."""
+        """Splits the batch in two; fails it if it has a single record. None of its records is in the log."""
         if batch.records.count > 1:
             with self._accumulator.lock:
                 self._accumulator.split(queue)

@@ -147,7 +147,8 @@ class Reader:
         return chosen
 
     async def _instead_of(self, past: Sequence[int], chosen: Mapping[int, int]) -> Mapping[int, int]:
-        """Replaces offsets beyond a partition's end, or raises OffsetOutOfRange: no fetch would report them."""
+        """The offsets that replace those past the end where this reader stops. Raises OffsetOutOfRange if the options say so:
+        the reader never fetches there, so no broker would report it."""
         if not past or self._options.out_of_range is OutOfRange.LATEST:
             return {partition: self._ends[partition] for partition in past}
         if self._options.out_of_range is OutOfRange.EARLIEST:
@@ -159,7 +160,8 @@ class Reader:
         )
 
     async def _offsets(self, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
-        """Offsets by time; the end of a partition that has no such record yet."""
+        """The offset of each partition for `timestamp`, a time in ms or an OffsetSpec; the partition's end if no record has
+        that time or a later one."""
         found: dict[int, int] = {}
         while len(found) < len(partitions):
             rest = [partition for partition in partitions if partition not in found]
@@ -211,7 +213,7 @@ class Reader:
         return all(self.position[partition] >= end for partition, end in self._ends.items())
 
     async def _fetch(self) -> None:
-        """Reads one message of the stream, opening it if needed; waits out retriable failures."""
+        """Reads one message of the streams, which it opens if needed. Pauses after a retriable failure."""
         try:
             if not self._streams.is_open:
                 self._streams.open(self._request())

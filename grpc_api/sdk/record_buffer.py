@@ -3,8 +3,8 @@
 Cython in pure-Python mode: `record_buffer.pxd` holds the C types, and uncompiled it gives the same results.
 
 Invariants: `held_bytes` counts every record of every batch; a record is added whole, with its waiter, or not at all. The
-batches of a partition are in the order of their records, so only the last of them is open.
-Not promised: thread safety. Threads that share a buffer hold the accumulator's lock.
+batches of a partition are in the order of their records, so only the last of them is open. Threads that share a buffer hold the
+accumulator's lock.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class OpenBatch:
 
 
 class RecordBuffer:
-    """The batches of all partitions that are not in flight. A batch holds at most `batch_bytes`, unless a single record
-    is larger. All records that are not acknowledged yet hold at most `buffer_bytes` of memory, unless a single record
-    is larger. After `add`, `filled` says whether another record would hardly fit the batch."""
+    """The batches of all partitions that are not in flight. A batch holds at most `batch_bytes`, and all records that are not
+    acknowledged yet hold at most `buffer_bytes` of memory, unless a single record is larger. After `add`, `filled` says whether
+    the batch is nearly full."""
 
     def __init__(self, buffer_bytes: cython.longlong, batch_bytes: cython.longlong) -> None:
         self.buffer_bytes = buffer_bytes
@@ -53,7 +53,7 @@ class RecordBuffer:
         return self.held_bytes == 0 or self.held_bytes + size <= self.buffer_bytes
 
     def is_full(self, batch: OpenBatch) -> cython.bint:
-        """Whether another record would hardly fit."""
+        """Whether the batch is nearly full."""
         return batch.records.size + _OVERHEAD > self.batch_bytes
 
     def add(

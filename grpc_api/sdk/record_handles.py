@@ -42,7 +42,7 @@ class RecordHandle(Future[Sent]):
     _exception = None
 
     def __init__(self, handles: RecordHandles) -> None:
-        # Replaces `Future.__init__`, which would create a condition; other attributes begin as those of the class.
+        # Replaces `Future.__init__`, which would create a condition; the class has the initial values of other attributes.
         self._handles = handles
         self._condition = handles.condition
         self._waiters: list[Any] = []

@@ -21,7 +21,8 @@ Answer = TypeVar("Answer")
 
 
 class Patience:
-    """The pauses of one series of attempts at a time. `retry_s`: seconds that failures may last."""
+    """Pauses between attempts, for one series of attempts at a time. `retry_s` is the time in seconds that failures may
+    last."""
 
     def __init__(self, node: NodeChannel, retry_s: float) -> None:
         self._clock = node.clock

@@ -7,9 +7,9 @@
 Invariants: a transaction is committed only if all its records are in the log and all its offsets were accepted. Otherwise it is
 aborted, and the block ends with the first failure. Each transaction has an epoch of its own (KIP-890), under which sequences
 begin at 0. A producer that was fenced, or does not know the outcome of its transaction, begins no other transaction. A new
-producer of the same transactional id can; its start ends the open transaction.
+producer of the same transactional id can begin one; its start ends the open transaction.
 
-Not promised: the outcome of a commit without an answer; the error says that it is unknown.
+The outcome of a commit without an answer is unknown, and the error says so.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class OngoingTransaction:
         await self._producer.send_offsets(group, offsets)
 
     def check(self) -> None:
-        """Raises the failure for which the transaction will be aborted; InvalidRequest once it is over."""
+        """Raises the failure for which the transaction will be aborted, and InvalidRequest once the transaction is over."""
         self._producer.check(self)
 
 
@@ -175,7 +175,8 @@ class TransactionalProducer:
         self._open = None
 
     async def _committed(self) -> LogError | None:
-        """The error that requires an abort of the transaction, if there is one. Raises if the outcome is unknown."""
+        """Commits. Returns the error that requires an abort, or None. Raises a LogError if this producer was fenced or the
+        outcome is unknown."""
         try:
             await self._end(commit=True)
         except TransactionAbortable as error:
@@ -187,7 +188,8 @@ class TransactionalProducer:
         return None
 
     async def abort(self) -> None:
-        """Never raises. If the abort fails, the coordinator aborts after the timeout, or when the next producer starts."""
+        """Aborts the transaction. Never raises. If the abort fails, the coordinator aborts it after the timeout, or when the
+        next producer starts."""
         self._open = None
         await self.records.drop(InvalidRequest("the record was not sent: its transaction is aborted"))
         if self._over is not None:

@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """The timestamp, in UTC. OverflowError after the year 9999."""
+        """The timestamp, in UTC. Raises OverflowError after the year 9999."""
         return _BEGINNING + timedelta(milliseconds=self.timestamp)
 
 
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
 
 
 class GroupMemberInfo(NamedTuple):
-    """A member of a consumer group, with its partitions while the group is stable."""
+    """A member of a consumer group, with its partitions; during a rebalance these are the ones that it had before."""
 
     member_id: str
     instance_id: str | None
@@ -62,13 +62,15 @@ class GroupInfo(NamedTuple):
     members: Sequence[GroupMemberInfo]
 
 
-#: Where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at or after a
-#: time (a datetime with a time zone, or ISO 8601 text, UTC unless it names a zone), or at an offset for each partition.
+#: The position where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at
+#: or after a time (a datetime with a time zone, or ISO 8601 text, UTC unless it names a zone), or at an offset for each
+#: partition.
 Start = str | datetime | Mapping[int, int]
 
 
 class Acks(Enum):
-    """When a record counts as sent: committed (all in-sync replicas, flushed as configured), or appended by the leader."""
+    """The condition under which a record counts as sent: committed (on all in-sync replicas, flushed as configured), or
+    appended by the leader."""
 
     ALL = "all"
     LEADER = "leader"
@@ -81,12 +83,12 @@ _CODECS: Mapping[str, Codec] = {codec.name.lower(): codec for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """Options of a producer. InvalidConfig if they contradict each other.
+    """Options of a producer. Raises InvalidConfig for an invalid option, or options that contradict each other.
 
     `linger_s` is the time in seconds that a record may wait for others. `batch_bytes` bounds the records of a batch,
     uncompressed; a larger record is a batch of its own. `buffer_bytes` bounds unacknowledged records; beyond it `send` waits.
-    `delivery_timeout_s` is the time in seconds from `send` to the acknowledgement, retries included. With `idempotent`, a retry
-    never appends a record twice."""
+    `delivery_timeout_s` is the longest time in seconds from `send` to the acknowledgement, retries included. With `idempotent`,
+    a retry never appends a record twice."""
 
     linger_s: float = 0.005
     batch_bytes: int = 256 << 10
@@ -102,7 +104,7 @@ class ProducerOptions:
         if not 0 < self.batch_bytes <= self.buffer_bytes:
             raise InvalidConfig("batch_bytes must be above 0 and at most buffer_bytes")
         if self.linger_s < 0 or self.delivery_timeout_s <= self.linger_s:
-            raise InvalidConfig("linger_s must not be negative, and delivery_timeout_s must be longer")
+            raise InvalidConfig("linger_s must not be negative, and delivery_timeout_s must be longer than linger_s")
         if self.idempotent and self.acks is not Acks.ALL:
             raise InvalidConfig("an idempotent producer waits for Acks.ALL: choose that, or idempotent=False")
 
@@ -122,12 +124,12 @@ class OutOfRange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Options of a reader. InvalidConfig if a number is out of bounds.
+    """Options of a reader. Raises InvalidConfig if a number is out of bounds.
 
-    `fetch_bytes` bounds the records in one message from the node; a reader holds one or two messages. With `until_end`, reading
-    stops at the end that the partitions had when it began. With `committed_only`, aborted transactions are omitted, and open
-    ones are awaited; without it, all records are read as soon as they are in the log. `retry_s` is the time in seconds that a
-    node may be unreachable before reading fails."""
+    `fetch_bytes` bounds the records in one message from a leader; a reader holds one or two messages of each leader. With
+    `until_end`, reading stops at the ends that the partitions had when it began. With `committed_only`, aborted transactions
+    are omitted, and open ones are awaited; without it, all records below the high watermark are read. `retry_s` is the time in
+    seconds that a node may be unreachable before reading fails."""
 
     fetch_bytes: int = 1 << 20
     until_end: bool = False
@@ -150,10 +152,11 @@ ASSIGNORS = ("range", "cooperative-sticky")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Options of a member of a consumer group. InvalidConfig if they contradict each other.
+    """Options of a member of a consumer group. Raises InvalidConfig for an invalid option, or options that contradict each
+    other.
 
     `start`: where reading begins in a partition without a committed offset, or with one that the log no longer has.
-    `auto_commit_s`: seconds between commits of processed records; None: only `commit` commits.
+    `auto_commit_s`: seconds between commits of processed records; with None, only `commit` commits.
     `assignors` are offered in this order; with "range" among them, all partitions are revoked at every rebalance.
     `instance_id` makes the member static: it keeps its partitions over a restart within `session_s`.
     `heartbeat_s`: seconds between heartbeats. `session_s`: seconds without a heartbeat after which the coordinator removes the
@@ -177,7 +180,7 @@ class ConsumerOptions:
             raise InvalidConfig(f"a consumer starts at 'earliest' or 'latest', not at {self.start!r}")
         unknown = [each for each in self.assignors if each not in ASSIGNORS]
         if unknown or not self.assignors:
-            raise InvalidConfig(f"assignors are some of {', '.join(ASSIGNORS)}, not {list(self.assignors)}")
+            raise InvalidConfig(f"assignors must be chosen from {', '.join(ASSIGNORS)}, not {list(self.assignors)}")
         if not 0 < self.heartbeat_s < self.session_s or self.processing_s <= 0:
             raise InvalidConfig("heartbeat_s must be above 0 and below session_s, and processing_s above 0")
         if max(self.session_s, self.processing_s) > MAX_TIMEOUT_S:
@@ -211,8 +214,8 @@ def checked_start(start: Any) -> Start:
 
 
 def start_ms(moment: datetime) -> int:
-    """The first whole millisecond since 1970 at or after the moment; 0 for an earlier one, because negative times name the
-    ends of a log in Kafka. Raises InvalidConfig without a time zone: Python would assume the machine's."""
+    """The first whole millisecond since 1970 at or after the moment; 0 for a moment before 1970, because Kafka gives negative
+    timestamps a special meaning. Raises InvalidConfig without a time zone: Python would assume the machine's."""
     if moment.tzinfo is None:
         raise InvalidConfig(
             f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc, or write '2024-01-31T12:00:00Z'"

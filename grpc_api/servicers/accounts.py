@@ -1,10 +1,10 @@
-"""Accounts of one bound of memory: how much each connection holds, and which connection to close. Pure.
+"""Accounts for one memory bound: how much each connection holds, and which connection to close. Pure.
 
 Invariant: a connection that already holds memory gets at most half of the memory that the others leave free. So one connection
-cannot fill the bound, and the next one always finds half of the rest.
+cannot fill the bound, and the next connection always finds half of the rest.
 
-Not promised: that the bound is never exceeded. An answer may exceed its reservation by one batch; nothing more is granted
-until the excess is released.
+The bound may be exceeded: an answer may exceed its reservation by one batch. Nothing more is granted until the excess is
+released.
 """
 
 from __future__ import annotations

@@ -72,13 +72,15 @@ class Bounds:
         self.connections = Connections(connections)
         self.requests = CallerMemory(limits.REQUESTS_BYTES, self.connections.close)
         self.answers = CallerMemory(limits.ANSWERS_BYTES, self.connections.close)
-        self.calls = self.produce_streams = self.record_reads = self.joins = self.followed = 0
+        self.calls = self.produce_streams = self.record_reads = self.joins = self.lowerings = 0
+        self.followed = 0
         self._copying = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, size: int, rows: int = 0) -> AsyncIterator[None]:
-        """Admits one call at a time to copy `size` bytes or work on `rows` rows; the rest of the loop runs before the next
-        one. Never wait for a caller inside the block."""
+        """A block that copies `size` bytes and works on `rows` rows. Before more than PIECE rows, or more than LARGE_BYTES, the
+        rest of the loop runs first. Only one call at a time copies more than LARGE_BYTES. Never wait for a caller inside the
+        block."""
         if rows > PIECE:
             await scheduler().rest()
         if size <= limits.LARGE_BYTES:
@@ -90,7 +92,7 @@ class Bounds:
 
     @contextmanager
     def call(self, *, produces: bool) -> Any:
-        """Raises Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
+        """Counts the block as one call. Raises Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
         if self.calls >= limits.MAX_CALLS:
             raise Busy(f"{limits.MAX_CALLS} calls are in progress already; retry later")
         if produces and self.produce_streams >= limits.MAX_PRODUCE_STREAMS:
@@ -126,6 +128,17 @@ class Bounds:
             yield
         finally:
             self.joins -= 1
+
+    @contextmanager
+    def lowering(self) -> Any:
+        """Counts the block as one call that lowers offsets. Raises Busy beyond MAX_LOWERINGS."""
+        if self.lowerings >= limits.MAX_LOWERINGS:
+            raise Busy(f"{limits.MAX_LOWERINGS} calls lower offsets already; retry later")
+        self.lowerings += 1
+        try:
+            yield
+        finally:
+            self.lowerings -= 1
 
     @contextmanager
     def following(self, partitions: int) -> Any:

@@ -12,7 +12,8 @@ from grpc_api.proto.configs_pb2_grpc import ConfigsServicer
 
 
 class CoreConfigs(ConfigsServicer):
-    """Configs of topics, brokers and loggers, described and altered. A LogError ends the call with its status and detail."""
+    """Describes and alters configs of topics, brokers and other resources. A LogError ends the call with its status and
+    detail."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

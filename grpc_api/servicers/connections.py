@@ -1,15 +1,13 @@
-"""Bounds the number of connections and closes individual connections. gRPC for Python can do neither.
+"""Refuses calls of connections beyond a bound, and closes individual connections. gRPC for Python can do neither.
 
 A connection is known from its first call on. At the bound, the process's own descriptors show which known connections have
 closed; if none has, the call is refused. gRPC itself closes connections beyond the bound plus REFUSED_CONNECTIONS, which also
 bounds connections without calls.
 
-Aborting an RPC keeps its message until its caller reads it. Shutting down the connection's socket frees all that its calls
-hold; to gRPC it looks as if the caller had closed it. The socket is found among the process's descriptors by both of its
-addresses.
+An aborted RPC keeps its message until its caller reads it. Shutting down the connection's socket frees all that its calls hold;
+to gRPC it looks as if the caller had closed it. The socket is found among the process's descriptors by both of its addresses.
 
-Not promised: any of this without /proc. There only the keepalive ends a caller that reads nothing, and gRPC's own bound is
-the only one.
+The module needs /proc. Without it, only the keepalive ends a caller that reads nothing, and gRPC's own bound is the only one.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from urllib.parse import unquote
 
 from storage_tiers.errors import Busy
@@ -57,13 +55,14 @@ class Connections:
         self.admitted.add(peer)
 
     async def _forget_gone(self) -> bool:
-        """Returns False where descriptors cannot be scanned. Scans at most once per LOOK_S."""
+        """Forgets the connections that have closed. Scans at most once per LOOK_S. Returns False if descriptors cannot be
+        scanned."""
         loop = asyncio.get_running_loop()
         if self._looking is None:
             if loop.time() - self._looked_at < LOOK_S:
                 return True
             self._looking = loop.run_in_executor(None, callers, self.port)
-            # Not in the caller, which may be cancelled: a stale scan would then be taken for a current one.
+            # A callback, because the caller may be cancelled: a stale scan would then be taken for a current one.
             self._looking.add_done_callback(self._drop_closed)
         try:
             return await asyncio.shield(self._looking) is not None
@@ -76,7 +75,7 @@ class Connections:
             return
         there = looking.result()
         if there is not None:
-            self.admitted = {peer for peer in self.admitted if _address(peer) in there}
+            self.admitted = {peer for peer in self.admitted if address_of(peer) in there}
 
     def close(self, peer: str) -> None:
         """Starts closing the connection, in a thread: scanning many open files takes a while."""
@@ -94,20 +93,28 @@ class Connections:
 def shut_down(peer: str, port: int) -> bool:
     """Shuts down the connection between the local `port` and `peer`, in gRPC's notation (ipv4:127.0.0.1:4711,
     ipv6:%5B::1%5D:4711). Returns False if there is none."""
-    wanted = _address(peer)
+    wanted = address_of(peer)
+    return wanted is not None and shut_down_all({wanted}, port) > 0
+
+
+def shut_down_all(wanted: Collection[Address], port: int) -> int:
+    """Shuts down the connections between the local `port` and these addresses, and returns their number."""
+    left = set(wanted)
     with contextlib.closing(_sockets(port)) as sockets:
-        for found, address in sockets:
-            if address != wanted:
+        for found, address in sockets if left else ():
+            if address not in left:
                 continue
             with contextlib.suppress(OSError):  # closed meanwhile
                 found.shutdown(socket.SHUT_RDWR)
-                return True
-    return False
+                left.discard(address)
+            if not left:
+                break
+    return len(wanted) - len(left)
 
 
 def callers(port: int) -> set[Address] | None:
-    """The remote addresses of the connections to `port` of this process; None where descriptors cannot be scanned. Raises
-    OSError if no descriptor is left."""
+    """The remote addresses of the connections to `port` of this process; None if descriptors cannot be scanned. Raises OSError
+    if no descriptor is left."""
     if not os.path.isdir(_DESCRIPTORS):
         return None
     return {address for _, address in _sockets(port)}
@@ -115,12 +122,12 @@ def callers(port: int) -> set[Address] | None:
 
 def host_of(peer: str) -> str:
     """The host of a peer in gRPC's notation; "" if there is none."""
-    found = _address(peer)
+    found = address_of(peer)
     return "" if found is None else found[0]
 
 
-def _address(peer: str) -> Address | None:
-    """The address of a peer in gRPC's notation."""
+def address_of(peer: str) -> Address | None:
+    """The address of a peer in gRPC's notation; None if the peer has no port."""
     host, _, number = unquote(peer).partition(":")[2].rpartition(":")
     return (host.strip("[]"), int(number)) if number.isdigit() else None
 

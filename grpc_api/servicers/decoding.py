@@ -1,8 +1,7 @@
 """Schedules the reads that decode records, and bounds the inflated batches that they keep between messages.
 
-A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. Inflating it again for each
-message would cost a thousand inflations, so a read keeps its decoder, with the inflated batch, until the batch has been
-sent.
+A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. Instead of inflating it again for each
+message, a read keeps its decoder, with the inflated batch, until the batch has been sent.
 
 Invariants: one read at a time decodes, for one message, in order of arrival. The turn of a cancelled read lasts until its
 thread has ended. Kept batches hold at most `limits.INFLATED_BYTES`. A batch is dropped for another only KEPT_S after it was
@@ -22,15 +21,15 @@ from grpc_api import limits
 
 #: A batch of at most this many inflated bytes is inflated again for each message, because it fits few messages.
 SMALL_BYTES = 2 << 20
-#: How long a kept batch is safe from reads that wait for its room.
+#: Seconds for which a kept batch is safe from reads that wait for its room.
 KEPT_S = 1.0
 
 Result = TypeVar("Result")
 
 
 class Kept:
-    """Room for one inflated batch of `size` bytes, and the decoder that holds it. `is_held` until it is dropped, `is_used`
-    while a turn decodes; `since` is the loop's time when it got the room."""
+    """Room for one inflated batch of `size` bytes, and the decoder that holds the batch. `is_held` is True until the batch is
+    dropped, and `is_used` while a turn decodes it. `since` is the loop's time when it got the room."""
 
     __slots__ = ("decoder", "is_held", "is_used", "since", "size")
 
@@ -56,8 +55,8 @@ class Decoding:
         return sum(each.size for each in self._kept)
 
     async def turn(self, work: Callable[[threading.Event], Result]) -> Result:
-        """The result of `work`, which runs in a thread. Its argument is set if the caller is cancelled: the result is then
-        dropped, and the next turn begins when the thread ends."""
+        """The result of `work`, which runs in a thread. The event that `work` gets is set if the caller is cancelled: the
+        result is then dropped, and the next turn begins when the thread ends."""
         await self._turn.acquire()
         stopped = threading.Event()
         try:
@@ -114,7 +113,8 @@ class Decoding:
         return kept
 
     def resize(self, kept: Kept, size: int) -> bool:
-        """Counts `size` bytes for the batch from now on. False, without a change, if it was dropped or does not fit."""
+        """Counts `size` bytes for the batch from now on. Returns False, without a change, if the batch was dropped or does not
+        fit."""
         if not kept.is_held or self.kept_bytes - kept.size + size > limits.INFLATED_BYTES:
             return False
         if size < kept.size:

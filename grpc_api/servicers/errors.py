@@ -24,8 +24,10 @@ from storage_tiers.errors import LogError
 
 log = logging.getLogger(__name__)
 
-#: gRPC for Python's logger. It logs an error with a traceback when a caller leaves while its call is ending.
+#: The logger of gRPC for Python. It logs an error with a traceback when a caller leaves while its call is ending.
 GRPC_LOGGER = "grpc._cython.cygrpc"
+#: The message for an exception that is not a LogError.
+DEFECT = "the request failed because of a bug in the node; its log has the details"
 
 
 @asynccontextmanager
@@ -44,7 +46,7 @@ async def ending(name: str, context: Any) -> AsyncIterator[None]:
         events.debug(log, "request.abandoned", server="grpc", api=name, error=error)
     except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node continues
         events.error(log, "request.defect", server="grpc", api=name, defect=error)
-        _end(context, grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")
+        _end(context, grpc.StatusCode.INTERNAL, DEFECT)
         clear_tracebacks(error)
 
 
@@ -54,7 +56,7 @@ def _end(context: Any, code: grpc.StatusCode, details: str) -> None:
 
 
 def not_of_a_caller(record: logging.LogRecord) -> bool:
-    """A filter for GRPC_LOGGER. A caller that leaves is not an error of the node, and any client could fill the log with such
-    messages."""
+    """A filter for GRPC_LOGGER. It drops the messages about callers that leave: these are no errors of the node, and any client
+    could fill the log with them."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, (grpc.aio.InternalError, asyncio.CancelledError))

@@ -15,7 +15,8 @@ from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, r
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.records.batch_walk import scan_batches
 
-#: Longest silence of a stream by default, and the shortest that a caller may choose, so that an idle stream does not spin.
+#: The longest silence of a stream by default, and the shortest limit that a caller may choose, so that an idle stream does not
+#: spin.
 DEFAULT_SILENCE_MS = 10_000
 LEAST_SILENCE_MS = 100
 
@@ -29,8 +30,8 @@ _Bounds = tuple[int, int, int]
 
 
 class _Follower:
-    """The state of one stream. A partition's objects are replaced only when it moves: waiting streams together follow a
-    hundred thousand partitions, and Python's collector visits every new object."""
+    """The state of one stream. A partition's objects are replaced only when its offset or bounds change: waiting streams
+    together may follow a hundred thousand partitions, and Python's collector visits every new object."""
 
     def __init__(self, fetch: Fetch) -> None:
         wait_ms = fetch.max_wait_ms or DEFAULT_SILENCE_MS
@@ -83,10 +84,10 @@ class _Follower:
 
 
 async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
-    """Runs until cancelled or until a partition fails, whose LogError it raises."""
+    """Runs until it is cancelled or a partition fails. Raises that partition's LogError."""
     follower, rows = _Follower(fetch), len(fetch.partitions)
     while True:
-        # Streams start and wake hundreds at a time.
+        # Hundreds of streams may start or wake at a time.
         async with context.bounds.turn(0, rows):
             wanted = follower.next_fetch(context.bounds.followed)
         async with fetched(log, wanted, context) as answers:

@@ -22,7 +22,7 @@ from storage_tiers.errors import InvalidRequest, RecordTooLarge, StorageError
 
 #: Bytes of records in one answer, unless a single batch has more.
 MAX_FETCH_BYTES = 2 << 20
-#: Bytes of a single batch: the message has other fields too.
+#: The most bytes of a single batch, which leave room for the other fields of the message.
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
 LEAST_RECORDS_BYTES = 64 << 10
 #: Upper bound of a partition's bytes in an answer besides its records.
@@ -42,8 +42,8 @@ def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
 
 @asynccontextmanager
 async def fetched(log: Log, fetch: Fetch, context: CallContext) -> AsyncIterator[list[Fetched]]:
-    """The answers; their bytes count as held until the block ends. Cancelling cancels the read. Use `release` to
-    release the files earlier."""
+    """The answers; their bytes count as held until the block ends. A cancellation cancels the read. Use `release` to release
+    the files earlier."""
     room, peer = context.bounds.answers, context.peer_name
     answers = await _answers(log, bounded(fetch, _most(context)))
     held = room.try_hold(peer, _size(answers))
@@ -107,8 +107,8 @@ def _too_large(wanted: FetchPartition, answer: Fetched) -> Fetched:
     answer.release_all()
     return Fetched(
         RecordTooLarge(
-            f"{wanted.partition}: the batch at offset {wanted.offset} has {size} bytes, a message over gRPC holds "
-            f"{MAX_BATCH_BYTES}; read it by Kafka's protocol, or continue after it"
+            f"{wanted.partition}: the batch at offset {wanted.offset} has {size} bytes, and a gRPC message holds "
+            f"{MAX_BATCH_BYTES}; read it with Kafka's protocol, or continue after it"
         )
     )
 

@@ -24,6 +24,7 @@ from grpc_api.messages.group_offsets import (
     committed_message,
     delete_offsets_of,
     fetch_offsets_of,
+    lower_offsets_of,
     partition_outcome_message,
     txn_commit_of,
 )
@@ -136,6 +137,13 @@ class CoreGroups(GroupsServicer):
         rows = zip(asked.topics, outcomes, strict=True)
         await _add_outcomes(answer, [TopicOutcome(topic.topic, done, topic.topic_id) for topic, done in rows])
         return answer
+
+    async def LowerOffsets(  # noqa: N802
+        self, request: pb.LowerOffsetsRequest, context: Any
+    ) -> pb.LowerOffsetsResponse:
+        with context.bounds.lowering():
+            lowered = await self._core.groups.lower_offsets(lower_offsets_of(request), _caller(request, context))
+        return pb.LowerOffsetsResponse(lowered=sorted(lowered))
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def List(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802

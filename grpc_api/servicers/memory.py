@@ -1,10 +1,10 @@
-"""A shared bound of memory: a call takes a share of it for a while, or waits until enough is free.
+"""A shared memory bound: a call takes a share of it for a while, or waits until enough is free.
 
 Invariants: a call that waits for its own connection's memory delays no other connection. Calls that wait for others' memory are
 served in order. A connection without progress while others wait for its share is closed, which ends its calls and frees what
 they held. gRPC alone cannot do that: an aborted RPC keeps holding what its caller does not read.
 
-Not promised: that a caller that needs more than STALLED_S for each message survives while others wait.
+The connection of a caller that needs more than STALLED_S to read a message may be closed while others wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _WaitingCall(NamedTuple):
 
 
 class CallerMemory:
-    """`held_bytes` of `limit_bytes`. Used on one event loop."""
+    """A memory bound: `held_bytes` of `limit_bytes` are in use. Used on one event loop."""
 
     def __init__(self, limit_bytes: int, close_peer: ClosePeer) -> None:
         self._accounts = Accounts(limit_bytes)
@@ -99,7 +99,7 @@ class CallerMemory:
                 self._admit()
 
     def _admit(self) -> None:
-        """Admits waiting calls in order. A call that waits for others' memory keeps its turn ahead of all behind it."""
+        """Admits waiting calls in order. No call passes one that waits for other connections' memory."""
         now = asyncio.get_running_loop().time()
         is_full = False
         remaining: deque[_WaitingCall] = deque()
@@ -117,7 +117,7 @@ class CallerMemory:
             self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        """Closes stalled connections as long as others wait for the memory that they hold."""
+        """Closes the largest stalled connection, and repeats this later until no call waits for other connections' memory."""
         self._looking = None
         if not any(not self._accounts.holds(each.peer) for each in self._waiting):
             return
@@ -130,7 +130,7 @@ class CallerMemory:
 
 
 class Hold:
-    """The memory that one call holds. `size` in bytes."""
+    """The memory that one call holds. `size` is in bytes."""
 
     __slots__ = ("_memory", "peer", "size")
 

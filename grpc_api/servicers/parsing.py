@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from grpc_api.messages.field_count import Layout, count_fields
 from storage_tiers.errors import InvalidRequest
 
-#: Most fields of a request, including nested messages: they are parsed in some ten milliseconds. MAX_SENT_RECORDS with eight
-#: headers each have fewer.
+#: The most fields of a request, including those of nested messages: they are parsed in about ten milliseconds.
+#: MAX_SENT_RECORDS with eight headers each have fewer.
 MAX_FIELDS = 300_000
 #: Smaller requests are not counted: they have at most half as many fields as bytes.
 COUNTED_BYTES = 64 << 10
@@ -24,14 +24,19 @@ Parse = Callable[[bytes], Any]
 def parsed(parse: Parse, data: bytes) -> Any:
     """Raises InvalidRequest for too many fields, and for malformed bytes: gRPC would report a server error and log a traceback
     each time."""
-    if len(data) >= COUNTED_BYTES and count_fields(data, layout_of(parse), MAX_FIELDS) > MAX_FIELDS:
-        raise InvalidRequest(
-            f"the request ({len(data)} bytes) has more than {MAX_FIELDS} fields: split it into smaller requests"
-        )
+    check_fields(parse, data, MAX_FIELDS)
     try:
         return parse(data)
     except DecodeError as error:
         raise InvalidRequest(f"the request ({len(data)} bytes) cannot be parsed: {error}") from None
+
+
+def check_fields(parse: Parse, data: bytes, most: int) -> None:
+    """Raises InvalidRequest if the message that `parse` makes of the bytes has more than `most` fields."""
+    if len(data) >= COUNTED_BYTES and count_fields(data, layout_of(parse), most) > most:
+        raise InvalidRequest(
+            f"the request ({len(data)} bytes) has more than {most} fields: split it into smaller requests"
+        )
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from storage_tiers.errors import InvalidRequest, LogError, OutOfOrderSequence
 from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Requests between their arrival and their last answer.
+#: The most requests of a stream between their arrival and their last answer.
 MAX_UNDER_WAY = 32
 
 Send = Callable[[pb.ProduceStreamResponse], Awaitable[None]]
@@ -38,8 +38,8 @@ def _accept(_: Append) -> LogError | None:
 async def append_in_pieces(
     core: Core, request: pb.ProduceRequest, refusal: Callable[[Append], LogError | None] = _accept
 ) -> list[Appended | LogError]:
-    """Appends in order, yielding to the loop after each PIECE; refused ones are skipped. Raises InvalidRequest, before
-    anything is appended, for an invalid request."""
+    """Appends the batches in order, except those for which `refusal` returns an error. Yields to the loop when the slice is
+    used up. Raises InvalidRequest, before anything is appended, for an invalid request."""
     check_produce(request)
     transaction = transaction_of(request)
     results: list[Appended | LogError] = []
@@ -81,7 +81,7 @@ class ProduceSession:
         self._idempotent = False
         self._next = 0
         self._room = asyncio.Semaphore(MAX_UNDER_WAY)
-        # Bounded by `_room`: a request is in one of them at most, and in `_outbox` at most twice.
+        # Bounded by `_room`: a request has at most one entry in `_commits`, and at most two in `_outbox`.
         self._commits: asyncio.Queue[_WaitingCommit | None] = asyncio.Queue()
         self._outbox: asyncio.Queue[tuple[pb.ProduceStreamResponse, bool] | None] = asyncio.Queue()
 

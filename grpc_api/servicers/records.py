@@ -1,10 +1,10 @@
 """`tidelog.v1.Records` over the core's contract: encodes records into batches, and decodes batches into records.
 
-Invariants: a refused record affects only the records of its own batch. A read builds one message at a time; while its caller
-reads it, the read holds only inflated batches, within the bound of `decoding`. Offsets rise within a partition. One read at a
-time decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
+Invariants: a refused record affects only the records of its own batch. A read builds one message at a time. While the caller
+reads a message, the read holds only inflated batches, within the bound of `decoding`. Offsets rise within a partition. One read
+at a time decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
 
-Not promised: deduplication of a record that is sent again; high throughput, for which `Log` carries raw batches.
+A record that is sent again is appended again. `Log`, which carries raw batches, serves callers that need high throughput.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from storage_tiers.types import AbortedTransaction, TopicPartition
 
 #: Bytes of the records of one batch, uncompressed, unless one record alone has more.
 BATCH_BYTES = 256 << 10
-#: Most bytes of records (unless one record alone has more) and most records of one partition in one message of a read. A
-#: message that has this many bytes takes no further partition.
+#: The most bytes of records (unless one record alone has more) and the most records of one partition in one message of a read.
+#: A message that has this many bytes takes no further partition.
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
 #: Bytes of batches that are read at a time to make a message.
 READ_BYTES = 256 << 10
-#: How long one fetch waits for more records.
+#: The longest wait of one fetch for more records, in ms.
 WAIT_MS = 10_000
 
 _COLUMNS = OFFSET | TIMESTAMP | KEY | VALUE | HEADERS
@@ -65,8 +65,8 @@ class _NewBatch:
 
 
 class _Grouping:
-    """Groups the records of one request into batches per partition, in order; `refused` has the answers to the other records,
-    by index in the request."""
+    """Groups the records of one request into batches per partition, in order; `refused` has the answers to refused records, by
+    index in the request."""
 
     def __init__(self, count: int, now_ms: int, rng: Rng) -> None:
         self._count = count
@@ -339,7 +339,7 @@ class _Reading:
         """Keeps a decoder inside a large batch, if there is room."""
         size = 0 if decoder is None else decoder.held_bytes
         kept = self._kept.get(partition)
-        # The same batch may have come with more or fewer others this time.
+        # The size may differ from last time, because a fetch may return the batch with more or fewer others.
         if kept is not None and (size <= SMALL_BYTES or not self._decoding.resize(kept, size)):
             self._decoding.release(self._kept.pop(partition))
             kept = None
@@ -389,8 +389,9 @@ class _Decoder:
 def _encoded(
     parts: Sequence[_Part], decoders: Mapping[int, _Decoder], stopped: threading.Event
 ) -> tuple[bytes, dict[int, tuple[int, _Decoder | None]]]:
-    """An encoded ReadResponse; for each partition whose records it holds or whose markers it skips, the next offset and the
-    decoder, None at the end of its part. Ends early once `stopped` is set."""
+    """Returns (encoded ReadResponse, decoded). `decoded` has each partition whose records are in the response or whose markers
+    were skipped, with its next offset and its decoder, or None if the decoder holds no inflated batch. Ends early once
+    `stopped` is set."""
     pieces: list[bytes] = []
     decoded: dict[int, tuple[int, _Decoder | None]] = {}
     left = MESSAGE_BYTES

@@ -1,6 +1,6 @@
 """The gRPC server of a node: the servicers on one port, with health checking and reflection.
 
-grpc is imported only when a server starts, so that a process without a server saves its memory.
+grpc is imported only when a server starts, so that a process without a server saves the memory that grpc takes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
 
 
 def _add_servicers(core: Core, server: Any) -> list[str]:
-    """The full names of the services added."""
+    """Adds the servicers to the server, and returns the full names of their services."""
     from grpc_api.proto import (
         cold_pb2_grpc,
         configs_pb2_grpc,

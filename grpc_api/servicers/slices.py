@@ -1,4 +1,4 @@
-"""Reads file slices for a message: from the page cache at once, from a disk in a thread, so the loop never waits for it."""
+"""Reads file slices for a message: from the page cache at once, from a disk in a thread, so the loop never waits for a disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_tiers.errors import StorageError
 from storage_tiers.types import FileSlice
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-#: The file system cannot probe its cache without blocking.
+#: Errors of a file system that cannot probe its cache without blocking.
 _CANNOT_PROBE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 

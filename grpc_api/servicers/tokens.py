@@ -2,7 +2,7 @@
 
     version 1 | producer id int64 | epoch int16 | CRC-32C of the cluster id and all bytes before it
 
-It guards against mistakes (a truncated or corrupt token, or another cluster's), not against an attacker: any client that
+The CRC guards against mistakes (a truncated or corrupt token, or another cluster's), not against an attacker: any client that
 may produce can claim any producer id through Kafka's protocol too.
 """
 

@@ -1,13 +1,12 @@
-"""`tidelog.v1.Topics` over the core's contract: unpack, call, pack. Watchers receive only what changed."""
+"""`tidelog.v1.Topics` over the core's contract: unpack, call, pack. Watchers receive only the changes."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.topics import ClusterDescription, TopicDescription
+from grpc_api.contract.topics import TopicDescription
 from grpc_api.messages.log import check_count, topic_id_of
 from grpc_api.messages.topics import (
     check_assignments,
@@ -22,35 +21,23 @@ from grpc_api.messages.topics import (
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsServicer
 from grpc_api.servicers.calls import DEAR_PIECE, in_pieces
+from grpc_api.servicers.watched import Update, WatchedTopics
 from storage_tiers.errors import InvalidRequest, LogError
-from storage_tiers.types import TopicId, TopicPartition
+from storage_tiers.types import TopicPartition
 
 DEFAULT_SEAL_TIMEOUT_MS = 60_000
-#: Topics in one metadata update: some hundred bytes each, more with many partitions.
-TOPICS_A_MESSAGE = 200
-#: Topics in one create request: the answer carries all configs of each, 5 KB.
+#: Topics in one message of a metadata update: a few hundred bytes each, more with many partitions.
+TOPICS_A_MESSAGE = 50
+#: Topics in one create request. The answer carries all configs of each topic, 5 KB.
 MAX_CREATED = 500
 #: The largest timeout of the contract, as in Kafka: an int32.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
-_Seen = Mapping[TopicId, TopicDescription]
-
 
 class CoreTopics(TopicsServicer):
-    """`_version` counts the changes that this process has seen; every watcher waits on the same event."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._version = 1
-        self._changed = asyncio.Event()
-        self._looked_at = 0
-        self._seen: tuple[ClusterDescription, _Seen]
-        core.topics.subscribe(self._count)
-
-    def _count(self) -> None:
-        self._version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._watched = WatchedTopics(core.topics)
 
     # --- queries ------------------------------------------------------------------------------------------------------
     async def Describe(self, request: pb.DescribeTopicsRequest, context: Any) -> pb.DescribeTopicsResponse:  # noqa: N802
@@ -72,54 +59,30 @@ class CoreTopics(TopicsServicer):
         return cluster_message(self._core.topics.cluster())
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        changed, version = self._changed, self._version
-        cluster, seen = self._current()
-        await self._show(context, version, cluster_message(cluster), list(seen.values()), complete=True)
+        version = 0
         while True:
-            await changed.wait()
-            changed, version = self._changed, self._version
-            now_cluster, now = self._current()
-            different = [topic for key, topic in now.items() if seen.get(key) != topic]
-            gone = [key for key in seen if key not in now]
-            shown = None if now_cluster == cluster else cluster_message(now_cluster)
-            await self._show(context, version, shown, different, gone)
-            cluster, seen = now_cluster, now
+            update = await self._watched.after(version)
+            version = update.version
+            await self._show(context, update)
 
-    async def _show(
-        self,
-        context: Any,
-        version: int,
-        cluster: pb.ClusterDescription | None,
-        topics: Sequence[TopicDescription],
-        gone: Sequence[TopicId] = (),
-        *,
-        complete: bool = False,
-    ) -> None:
+    async def _show(self, context: Any, shown: Update) -> None:
         """Sends one update in several small messages, so that a watcher that stops reading holds only one of them."""
-        left = len(topics)
+        left = len(shown.topics)
         first = True
-        async for some in in_pieces(topics, TOPICS_A_MESSAGE):
+        async for some in in_pieces(shown.topics, TOPICS_A_MESSAGE):
             left -= len(some)
-            update = pb.MetadataUpdate(version=version, complete=complete and first, more=True)
+            update = pb.MetadataUpdate(version=shown.version, complete=shown.complete and first, more=True)
             update.topics.extend(map(topic_message, some))
             first = False
             if left:
                 await context.write(update)
         if first:
-            update = pb.MetadataUpdate(version=version, complete=complete)
+            update = pb.MetadataUpdate(version=shown.version, complete=shown.complete)
         update.more = False
-        if cluster is not None:
-            update.cluster.CopyFrom(cluster)
-        update.deleted_topic_ids.extend(gone)
+        if shown.cluster is not None:
+            update.cluster.CopyFrom(cluster_message(shown.cluster))
+        update.deleted_topic_ids.extend(shown.gone)
         await context.write(update)
-
-    def _current(self) -> tuple[ClusterDescription, _Seen]:
-        """The current state, built once per version for all watchers."""
-        if self._looked_at != self._version:
-            found = self._core.topics.describe(None)
-            seen = {each.topic_id: each for each in found if not isinstance(each, LogError)}
-            self._looked_at, self._seen = self._version, (self._core.topics.cluster(), seen)
-        return self._seen
 
     # --- changes ------------------------------------------------------------------------------------------------------
     async def Create(self, request: pb.CreateTopicsRequest, context: Any) -> pb.CreateTopicsResponse:  # noqa: N802
@@ -129,14 +92,14 @@ class CoreTopics(TopicsServicer):
         async for some in in_pieces(wanted, DEAR_PIECE):
             made = await self._core.topics.create(some, validate_only=request.validate_only)
             answer.topics.extend(map(created_answer, made))
-        answer.version = self._version
+        answer.version = self._watched.version
         return answer
 
     async def AutoCreate(self, request: pb.AutoCreateRequest, context: Any) -> pb.AutoCreateResponse:  # noqa: N802
         check_count(len(request.names))
         async for names in in_pieces(request.names, DEAR_PIECE):
             await self._core.topics.auto_create(list(names))
-        return pb.AutoCreateResponse(version=self._version)
+        return pb.AutoCreateResponse(version=self._watched.version)
 
     async def Delete(self, request: pb.DeleteTopicsRequest, context: Any) -> pb.DeleteTopicsResponse:  # noqa: N802
         check_count(len(request.names) + len(request.topic_ids))
@@ -146,7 +109,7 @@ class CoreTopics(TopicsServicer):
             answer.topics.extend(map(deleted_answer, await self._core.topics.delete(list(names), [])))
         async for some in in_pieces(ids):
             answer.topics.extend(map(deleted_answer, await self._core.topics.delete([], some)))
-        answer.version = self._version
+        answer.version = self._watched.version
         return answer
 
     async def CreatePartitions(  # noqa: N802
@@ -157,22 +120,22 @@ class CoreTopics(TopicsServicer):
         await self._core.topics.create_partitions(
             request.topic, request.count, assignments, validate_only=request.validate_only
         )
-        return pb.CreatePartitionsResponse(version=self._version)
+        return pb.CreatePartitionsResponse(version=self._watched.version)
 
     async def ElectUnclean(self, request: pb.ElectUncleanRequest, context: Any) -> pb.ElectUncleanResponse:  # noqa: N802
         await self._core.topics.elect_unclean(TopicPartition(request.topic, request.partition))
-        return pb.ElectUncleanResponse(version=self._version)
+        return pb.ElectUncleanResponse(version=self._watched.version)
 
     async def Reassign(self, request: pb.ReassignRequest, context: Any) -> pb.ReassignResponse:  # noqa: N802
         replicas = tuple(request.replicas.node_ids) if request.HasField("replicas") else None
         await self._core.topics.reassign(TopicPartition(request.topic, request.partition), replicas)
-        return pb.ReassignResponse(version=self._version)
+        return pb.ReassignResponse(version=self._watched.version)
 
     async def UnregisterBroker(  # noqa: N802
         self, request: pb.UnregisterBrokerRequest, context: Any
     ) -> pb.UnregisterBrokerResponse:
         await self._core.topics.unregister_broker(request.broker_id)
-        return pb.UnregisterBrokerResponse(version=self._version)
+        return pb.UnregisterBrokerResponse(version=self._watched.version)
 
     async def Seal(self, request: pb.SealRequest, context: Any) -> pb.SealResponse:  # noqa: N802
         sealed = await self._core.log.seal(request.topic, wait=request.wait, timeout_ms=_timeout_ms(request))
@@ -185,7 +148,7 @@ class CoreTopics(TopicsServicer):
 
 
 async def _add(answer: pb.DescribeTopicsResponse, described: Sequence[TopicDescription | LogError]) -> None:
-    """Adds the topics in pieces: a topic may have thousands of partitions, and a request may name it a thousand times."""
+    """Adds the topics in pieces: a topic may have thousands of partitions, and a request may name it thousands of times."""
     for each in described:
         if isinstance(each, LogError):
             answer.topics.append(topic_answer(each))

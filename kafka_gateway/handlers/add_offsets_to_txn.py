@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn, key 25, versions 0 to 4: a group's offsets join a producer's transaction."""
+"""AddOffsetsToTxn, key 25, versions 0 to 4: adds a group's offsets to a producer's transaction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, key 24, versions 0 to 5: partitions join a producer's transaction. From v4 on, brokers send it for many
-transactions at once. With `verify_only` a broker only asks whether the partitions are in the transactions (KIP-890).
+"""AddPartitionsToTxn, key 24, versions 0 to 5: adds partitions to a producer's transaction. From v4 on, brokers send it for
+many transactions at once. With `verify_only` a broker only asks whether the partitions are in the transactions (KIP-890).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def _partitions_in_slices(topics: Sequence[Any], call: Call) -> list[Topic
 
 
 class Codes(NamedTuple):
-    """Error codes of partitions; all others have the code `rest`."""
+    """Error codes of partitions; all other partitions have the code `rest`."""
 
     by_partition: Mapping[TopicPartition, int]
     rest: int = ErrorCode.NONE

@@ -1,4 +1,5 @@
-"""AddRaftVoter, key 80, versions 0 to 1 (KIP-853): voters are fixed, as at kraft.version 0; every request is refused.
+"""AddRaftVoter, key 80, versions 0 to 1 (KIP-853): every request is refused, because the voters are fixed, as at kraft.version
+0.
 
 The checks and their order are Kafka's: cluster id, then the voter's ids, then its controller endpoint.
 """
@@ -29,7 +30,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def wrong_voter(request: Any, call: Call) -> Fields | None:
-    """The answer to a request with another cluster's id (a null id is accepted), or without a voter; otherwise None."""
+    """The answer to a request that names another cluster (a null id is accepted) or no voter; None for other requests."""
     ours = call.core.topics.cluster().cluster_id
     if request.cluster_id not in (None, ours):
         message = f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{ours}"'

@@ -1,6 +1,6 @@
 """AlterConfigs, key 33, versions 0 to 2: replaces a resource's configs; keys not named return to their defaults.
 
-Superseded by IncrementalAlterConfigs (KIP-339); older clients and tools still send it.
+IncrementalAlterConfigs (KIP-339) supersedes this API, but older clients and tools still send it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455): begins and cancels moves of partitions between brokers.
 
 A partition has one replica, so an assignment names one broker. v1 can forbid a change of the replication factor; a valid
-assignment never changes it. Rows that change nothing are answered here, and each of the others is a command to the controller.
+assignment never changes it. Rows that change nothing are answered here. Each other row becomes a command to the controller.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _partition(
             return _row(call, row, ErrorCode.NONE, None)
     try:
         await call.core.topics.reassign(TopicPartition(name, row.partition_index), row.replicas)
-    except NoReassignmentInProgress as error:  # it has ended meanwhile
+    except NoReassignmentInProgress as error:  # the move has ended meanwhile
         return _row(call, row, code_of(error), None)
     except LogError as error:
         return _row(call, row, code_of(error), message_of(error))

@@ -1,4 +1,8 @@
-"""AlterReplicaLogDirs, key 34, versions 1 to 2 (KIP-113). A node has one data directory, so a replica can only stay in it."""
+"""AlterReplicaLogDirs, key 34, versions 1 to 2 (KIP-113). A node has one data directory, so a replica can only stay in it.
+
+As in Kafka, the answer for a partition without a replica on this node is REPLICA_NOT_AVAILABLE, so that the tool asks the right
+node.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,31 @@ from typing import Any
 from grpc_api.contract.topics import TopicDescription
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
+from storage_tiers.types import TopicPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    paths = {directory.path for directory in call.core.node.log_directories()}
+    paths: set[str] = set()
+    here: set[TopicPartition] = set()
+    for directory in call.core.node.log_directories():
+        paths.add(directory.path)
+        async for replica in call.each(directory.replicas):
+            here.add(replica.partition)
     topics: dict[str, list[Any]] = {}
-    async for directory in call.each(request.dirs):
-        is_ours = _stands_in(directory.path, paths)
-        async for topic in call.each(directory.topics):
+    async for wanted in call.each(request.dirs):
+        is_ours = _stands_in(wanted.path, paths)
+        async for topic in call.each(wanted.topics):
             known = _partitions(call, topic.name) if is_ours else set()
             rows = topics.setdefault(topic.name, [])
             async for index in call.each(topic.partitions):
-                missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_ours else ErrorCode.LOG_DIR_NOT_FOUND
-                rows.append(_row(call, index, ErrorCode.NONE if index in known else missing))
+                code = ErrorCode.NONE
+                if not is_ours:
+                    code = ErrorCode.LOG_DIR_NOT_FOUND
+                elif index not in known:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif TopicPartition(topic.name, index) not in here:
+                    code = ErrorCode.REPLICA_NOT_AVAILABLE
+                rows.append(_row(call, index, code))
     return _fields(call, topics)
 
 

@@ -1,8 +1,8 @@
 """ApiVersions, key 18, versions 0 to 4; an unknown version is answered as version 0 with UNSUPPORTED_VERSION (KIP-511).
 
 The answer comes from the registry's table and from the cluster's feature levels. v3 has features (KIP-584), but clients of v3
-fail on features that begin at level 0; only v4 includes those (KIP-1022). Requests from v3 on name the client's software; names
-that do not match Kafka's pattern are answered with INVALID_REQUEST.
+fail on features that begin at level 0; only v4 includes such features (KIP-1022). Requests from v3 on name the client's
+software. The answer is INVALID_REQUEST if a name does not match Kafka's pattern.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ApiVersionsHandler:
         return self._respond(version, correlation, 0, self._ranges)
 
     def unsupported(self, correlation: int) -> Sequence[Piece]:
-        """Answers a version that does not exist with the range of this API, encoded as version 0, which every client reads."""
+        """Answers an unknown version with the versions of this API, encoded as version 0, which every client can read."""
         self.errors[ErrorCode.UNSUPPORTED_VERSION] += 1
         return self._respond(0, correlation, ErrorCode.UNSUPPORTED_VERSION, {KEY: self._ranges[KEY]})
 

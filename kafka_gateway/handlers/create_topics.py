@@ -76,7 +76,8 @@ def _refused(call: Call, name: str, code: int, message: str | None) -> Any:
 
 
 class _Configs:
-    """Encodes the configs of new topics for the answer, once per set: most topics of a request have the same."""
+    """Encodes the configs of new topics for the answer. Successive topics with the same configs, the common case, share one
+    encoding."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -1,4 +1,4 @@
-"""DeleteGroups, key 42, versions 0 to 2: groups without members are removed, with their offsets."""
+"""DeleteGroups, key 42, versions 0 to 2: removes groups without members, and their offsets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DeleteRecords, key 21, versions 0 to 2: raises the log start to an offset; -1 means the high watermark.
 
-Each partition is answered when its new log start is durable in every tier that has records below it. The request's timeout
-is ignored: the core bounds its own wait for the store, and until then the outcome is unknown.
+Each partition is answered when its new log start is durable in every tier that has records below it. The request's timeout is
+ignored, because the core limits its own wait for the store, and the outcome is unknown before that wait ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeCluster, key 60, versions 0 to 2. v1 can ask for controllers, which only a controller answers (KIP-919).
+"""DescribeCluster, key 60, versions 0 to 2. v1 can ask for controllers; a broker refuses this (KIP-919).
 
-v2 can ask for fenced brokers; the broker that answers is never fenced.
+v2 can ask for fenced brokers, but no listed broker is ever fenced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeConfigs, key 32, versions 1 to 4. Null keys mean all keys. v3 has documentation."""
+"""DescribeConfigs, key 32, versions 1 to 4. A null or empty list of keys means all keys. v3 can ask for documentation."""
 
 from __future__ import annotations
 

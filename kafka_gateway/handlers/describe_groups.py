@@ -1,5 +1,5 @@
-"""DescribeGroups, key 15, versions 0 to 6: members and state of groups. v6 has an error for a group that does not exist; older
-versions only have the state Dead."""
+"""DescribeGroups, key 15, versions 0 to 6: members and state of groups. v6 answers with an error for a group that does not
+exist; older versions only with the state Dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DescribeLogDirs, key 35, versions 1 to 4: the contents of the data directory. Null means all topics; v4 has disk sizes.
+"""DescribeLogDirs, key 35, versions 1 to 4: the contents of the data directory. Null topics mean all. v4 has the size of the
+disk.
 
 Sizes are those of local segments; evicted segments do not count, as in Kafka's tiered storage.
 """

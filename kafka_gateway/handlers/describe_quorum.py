@@ -1,8 +1,9 @@
 """DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a controller quorum of one voter.
 
 A request must name the metadata log's one partition and nothing else, as in Kafka. v2 has error messages and the voters'
-addresses. A voter's address is that of the client's listener, as controllers have no listener of their own. Directory ids
-are omitted, as at kraft.version 0.
+addresses. A voter's address is that of the client's listener, because controllers have no listener of their own. Directory ids
+are omitted, as at kraft.version 0. Brokers follow the metadata through a stream from the controller and report no position
+there, so there are no observers.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def _quorum(call: Call) -> Any:
 
 
 def _nodes(call: Call) -> tuple[Any, ...]:
+    leader = call.core.node.quorum().leader_id
     return tuple(
         call.make(
             "Node",
@@ -74,6 +76,7 @@ def _nodes(call: Call) -> tuple[Any, ...]:
             listeners=(call.make("Listener", name=at.listener, host=at.host, port=at.port),),
         )
         for broker, at in call.reachable(call.core.topics.cluster())
+        if broker.node_id == leader
     )
 
 

@@ -1,7 +1,8 @@
-"""DescribeTopicPartitions, key 75, version 0 (KIP-966): topics by name, a bounded number of partitions per answer.
+"""DescribeTopicPartitions, key 75, version 0 (KIP-966): describes topics by name, with a bounded number of partitions per
+answer.
 
-No names means all topics. The cursor is the first partition of the next answer. `max.request.partition.size.limit` bounds the
-partitions of one answer, which always has at least one.
+A request without names means all topics. The cursor is the first partition of the next answer.
+The request's limit and `max.request.partition.size.limit` bound the partitions of one answer; at least one is allowed.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ async def serve(request: Any, call: Call) -> Fields:
             raise InvalidRequest(f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}")
     names = await _in_order(wanted, call)
     answer: dict[str, Any] = {"next_cursor": None}
-    # The rows are made while they are written, and the cursor, known at their end, is written after them.
+    # The rows are made while they are written. The cursor is known after the last row, and is written after it.
     answer["topics"] = _rows(request, call, names, answer)
     return answer
 
 
 def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]) -> Iterator[Any]:
-    """The rows that the answer may have. Sets the cursor if more follow."""
+    """Yields the rows for which the answer has room. Sets the cursor if more follow."""
     cursor = request.cursor
     left = max(1, min(request.response_partition_limit, call.options.settings.described_partitions))
     for name in names:
@@ -48,7 +49,7 @@ def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]
             answer["next_cursor"] = _cursor(call, name, 0)
             return
         if isinstance(found, LogError):
-            # A topic deleted meanwhile is omitted if all were requested.
+            # A topic that was deleted meanwhile is omitted if all topics were requested.
             if request.topics:
                 yield _refused(call, name, code_of(found), ALL_TOPIC_OPERATIONS)
             continue
@@ -78,7 +79,7 @@ async def _wanted(request: Any, call: Call) -> dict[str, None]:
 
 
 async def _in_order(names: Iterable[str], call: Call) -> Iterable[str]:
-    """Sorts in parts, with pauses for other requests."""
+    """Sorts in parts, and lets other requests run between them."""
     left, parts = iter(names), list[list[str]]()
     async for part in call.each(iter(lambda: list(itertools.islice(left, SORTED_AT_ONCE)), [])):
         parts.append(sorted(part))

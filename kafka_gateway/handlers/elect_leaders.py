@@ -1,8 +1,8 @@
 """ElectLeaders, key 43, versions 0 to 2. v1 can ask for an unclean election (KIP-460); null means every partition.
 
 A partition has one replica. While that replica leads, neither kind of election is needed. A partition without a leader waits
-for its replica's disk; an unclean election accepts the loss of that disk. If all partitions are requested, the answer has only
-those that needed an election.
+for its replica's disk; an unclean election accepts the loss of that disk. If all partitions are requested, the answer contains
+only those that needed an election.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """EndTxn, key 26, versions 0 to 5: commits or aborts a transaction. From v5 on every transaction has an epoch of its own
-(KIP-890), and the answer has the producer id and epoch of the next transaction.
+(KIP-890), and the answer contains the producer id and epoch of the next transaction.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ MANY = 500
 
 
 class FetchHandler:
-    """Serves Fetch on all connections. `errors` counts answered partitions by error code."""
+    """Serves Fetch on all connections. `errors` counts the error codes of partitions and of whole answers."""
 
     def __init__(self, core: Core, options: Options) -> None:
         self._fetch = core.log.fetch
@@ -135,7 +135,7 @@ class FetchHandler:
         correlation: int,
         listener: str,
     ) -> Generator[None, None, Sequence[Piece]]:
-        """Makes the answer, in steps. Takes over all file slices."""
+        """Makes the answer in steps. Takes ownership of all file slices."""
         rows = yield from arranging(readable, fetched, nameless)
         code, session_id, answered = context.answer(rows, self._now_ms())
         if code:
@@ -150,7 +150,7 @@ class FetchHandler:
         yield from freeing(rows)
         return answer
 
-    # --- of many partitions, in slices --------------------------------------------------------------------------------
+    # --- requests for many partitions, in slices ----------------------------------------------------------------------
     async def _read_on(
         self, data: bytearray, version: int, correlation: int, listener: str, turn: Turn
     ) -> Sequence[Piece]:
@@ -196,7 +196,7 @@ class FetchHandler:
                 )
                 return self._refuse(request, version, correlation, wrong)
             if readable and isolation is not None:
-                # Other requests use the loop during the wait.
+                # Other requests use the event loop during the wait.
                 turn.leave()
                 wanted = [cached.wanted for cached in readable]
                 asked = Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
@@ -253,7 +253,7 @@ def _failed(
 
 
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
-    """Answers one error for the whole request. Below version 13, as in Kafka, every named partition gets the error, too."""
+    """Answers one error for the whole request. Below version 13, as in Kafka, every named partition also gets the error."""
     if not isinstance(error, LogError):
         events.error(logger, "request.defect", server="kafka", api="Fetch", version=version, defect=error)
     failed = error if isinstance(error, LogError) else LogError("unexpected")
@@ -270,7 +270,7 @@ def encode(
     session_id: int = 0,
     hints: LeaderHints | None = None,
 ) -> Sequence[Piece]:
-    """The framed answer; adjacent partitions of one topic share its header. Takes over all file slices."""
+    """The framed answer; adjacent partitions of one topic share its header. Takes ownership of all file slices."""
     if len(rows) == 1 and hints is None:
         return _one(rows[0], _begin(version, error, session_id), version, correlation)
     flexible = version >= 12
@@ -337,7 +337,7 @@ def _begin(version: int, error: int, session_id: int) -> bytes:
 
 
 def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, hints: LeaderHints | None) -> int:
-    """Adds rows of one topic. `head` has the bytes since the last file. Returns the size of the added `pieces`."""
+    """Adds rows of one topic. `head` has the bytes after the last file slice. Returns the size of the added `pieces`."""
     flexible, size = version >= 12, 0
     for cached, part in rows:
         head.append(_partition(cached.index, part, version))

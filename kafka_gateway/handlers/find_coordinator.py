@@ -19,7 +19,7 @@ Find = Callable[[str, Caller], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
-#: Versions with a single key have this error message in a successful answer, as in Kafka.
+#: In versions with a single key, a successful answer has this error message, as in Kafka.
 _NO_ERROR = "NONE"
 
 
@@ -34,7 +34,7 @@ async def serve(request: Any, call: Call) -> Fields:
     if call.messages.version < 4:
         return _fields(await ended(find(request.key, call.caller)), call, _NO_ERROR)
     keys = request.coordinator_keys
-    # Rows are made while they are written: freeing thousands of them together would block the event loop.
+    # Rows are made while they are written, because freeing thousands of them together would block the event loop.
     found = [await ended(find(key, call.caller)) async for key in call.each(keys)]
     return {
         "coordinators": (

@@ -1,4 +1,4 @@
-"""JoinGroup, key 11, versions 0 to 9: a member joins, and gets its answer when all have joined.
+"""JoinGroup, key 11, versions 0 to 9: a member joins, and gets its answer when all members have joined.
 
 v1 has a separate rebalance timeout. v4 makes new members join again with their assigned id (KIP-394). v5 has static members
 (KIP-345), v8 a reason (KIP-800). v9 lets a leader skip the assignment (KIP-814).
@@ -25,7 +25,7 @@ from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import milliseconds
 from kafka_gateway.small_requests import NativeCodec
 
-#: Most members of an answer that is written in steps of MEMBERS_AT_ONCE; a larger answer is written by the schema.
+#: Most members of an answer that is written in steps of MEMBERS_AT_ONCE; the schema-driven writer writes larger answers.
 MEMBERS_IN_STEPS = 10_000
 
 
@@ -37,7 +37,8 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _long(request: Any, call: Call) -> Fields:
-    """Serves a request with very many protocols. Every coordinator refuses these, so the request does not wait."""
+    """Serves a request with more than AT_ONCE protocols. Coordinators refuse so many, so the answer waits for no other
+    member."""
     protocols = [_protocol(each) async for each in call.each(request.protocols)]
     return _fields(await call.waiting(call.core.groups.join(_join(request, protocols, call), call.caller)), call)
 
@@ -103,7 +104,8 @@ def _answer(call: Call, code: int, joined: Joined) -> Fields:
 def in_steps(
     joined: Joined, version: int, correlation: int, codes: Counter[int]
 ) -> Generator[None, None, Sequence[bytes]] | None:
-    """Writes the answer to the leader of a large group, five times as fast as by schema. None if the answer is too large."""
+    """Writes the answer to the leader of a large group, five times as fast as the schema-driven writer. Returns None if the
+    answer is too large."""
     members = joined.members
     if (
         len(members) > MEMBERS_IN_STEPS

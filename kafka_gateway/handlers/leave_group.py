@@ -1,4 +1,4 @@
-"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 a request has one member, whose error is that of the answer."""
+"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 a request names one member, and the answer has its error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """ListOffsets, key 2, versions 1 to 11.
 
-Versions add special timestamps: 7 adds -3 (maximum timestamp), 8 adds -4 (earliest local), 9 adds -5 (latest tiered), 11 adds
--6 (earliest pending upload). A special timestamp in an older version gets UNSUPPORTED_VERSION, as does any other negative
-number. v10 has a timeout for lookups in the bucket. A duplicate partition is refused.
+Newer versions add special timestamps: 7 adds -3 (maximum timestamp), 8 adds -4 (earliest local), 9 adds -5 (latest tiered), 11
+adds -6 (earliest pending upload). In an older version, a special timestamp gets UNSUPPORTED_VERSION. Any other negative number
+gets this error in every version. v10 adds a timeout for lookups in the bucket. A duplicate partition is refused.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
 async def _look_up(
     queries: list[OffsetQuery], request: Any, call: Call, answers: dict[tuple[str, int], Answer]
 ) -> None:
-    """Adds the offsets to `answers`. Looks up groups of partitions concurrently: each may read from the bucket, and the
-    request's timeout covers all of them."""
+    """Adds the offsets to `answers`. Looks up groups of partitions concurrently, because each group may read from the bucket,
+    and the request's timeout covers all of them."""
     timeout = getattr(request, "timeout", None)
     seconds = None if timeout is None or not milliseconds(timeout) else max(0, milliseconds(timeout)) / 1000
 
@@ -97,7 +97,7 @@ async def _look_up(
     try:
         async with asyncio.timeout(seconds):
             if len(queries) <= GROUP:
-                # Without a task, so that lookups that need no wait succeed even with the shortest timeout.
+                # This needs no task, so that lookups without a wait succeed even with the shortest timeout.
                 await group(queries)
             else:
                 await call.together(group(each) for each in groups)
@@ -119,7 +119,7 @@ def _partition(call: Call, index: int, answer: Answer) -> Any:
         code = code_of(answer)
         if (
             code == ErrorCode.OFFSET_NOT_AVAILABLE and call.messages.version < 5
-        ):  # as in Kafka: unknown to older clients
+        ):  # as in Kafka, because older clients do not know it
             code = ErrorCode.LEADER_NOT_AVAILABLE
         return call.make(kind, partition_index=index, error_code=code)
     if answer is None:

@@ -22,7 +22,7 @@ async def serve(request: Any, call: Call) -> Fields:
         else:
             unknown[each] = None
     wanted = ListTransactions(
-        frozenset(known or islice(unknown, 1)),  # no transaction has an unknown state
+        frozenset(known or islice(unknown, 1)),  # an unknown state matches no transaction
         frozenset(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
         getattr(request, "transactional_id_pattern", None) or None,

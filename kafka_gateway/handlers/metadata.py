@@ -17,7 +17,7 @@ from kafka_gateway.messages import from_uuid, to_uuid
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
-#: Authorized operations in an answer: NOT_ASKED if they were not requested, otherwise all of them, as the node has no
+#: Authorized operations in an answer: NOT_ASKED if they were not requested, otherwise all of them, because the node has no
 #: authorizer. There is one bit per AclOperation that applies to a topic or to the cluster.
 NOT_ASKED = -2147483648
 ALL_TOPIC_OPERATIONS = 3576

@@ -1,4 +1,5 @@
-"""OffsetCommit, key 8, versions 2 to 10: commits a group's offsets. v2 to v4 may carry a retention, v10 names topics by id."""
+"""OffsetCommit, key 8, versions 2 to 10: commits a group's offsets. v2 to v4 may carry a retention time. v10 names topics by
+id."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _in_slices(commit: OffsetCommit, request: Any, call: Call) -> Fields:
-    """Commits AT_ONCE partitions at a time and yields the event loop in between. If a slice is refused, the earlier ones stay
-    committed, and the client repeats the whole commit."""
+    """Commits AT_ONCE partitions at a time and yields to the event loop in between. If a slice is refused, the earlier ones
+    stay committed, and the client repeats the whole commit."""
     outcomes = []
     async for asked in call.each(request.topics):
         done: list[PartitionOutcome] = []

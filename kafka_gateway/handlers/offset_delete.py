@@ -26,7 +26,8 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _in_parts(request: Any, call: Call) -> Fields:
-    """Deletes part by part. A refused part ends the request; the parts before it stay deleted. The client repeats all of it."""
+    """Deletes part by part. A refused part ends the request; the parts before it stay deleted. The client repeats the whole
+    request."""
     # As in Kafka, the answer omits topics without partitions.
     asked = [topic async for topic in call.each(request.topics) if topic.partitions]
     outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]

@@ -16,7 +16,7 @@ from kafka_gateway.message_handler import Call, Delayed, Fields, ended
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, to_uuid
 from storage_tiers.errors import PolicyViolation
 
-#: Most offsets in one answer, over all groups. Each takes some hundred bytes of memory until it is written.
+#: Most offsets in one answer, over all groups. Each takes a few hundred bytes of memory until it is written.
 OFFSETS_A_REQUEST = 1_000_000
 
 
@@ -53,7 +53,7 @@ async def _of_groups(request: Any, call: Call) -> Fields:
 
 
 async def _fetched(asked: Any, call: Call, require_stable: bool) -> OffsetsFetched:
-    """Reads up to AT_ONCE topics as one snapshot. The offsets of more topics may come from several moments."""
+    """Reads up to AT_ONCE topics as one snapshot. With more topics, the offsets may come from several moments."""
     groups, group, topics = call.core.groups, asked.group_id, asked.topics
     if topics is None or len(topics) <= AT_ONCE:
         return await groups.fetch_offsets(OffsetFetch(group, _wanted(topics), require_stable), call.caller)

@@ -1,8 +1,9 @@
-"""Produce, key 0, versions 3 to 13: appends record batches. Versions 0 to 2 are advertised as in Kafka, but end the connection.
+"""Produce, key 0, versions 3 to 13: appends record batches. Versions 0 to 2 are advertised, as in Kafka, but close the
+connection.
 
 v9 is flexible, v13 names topics by id. acks=0 has no answer: an error closes the connection, so that the producer
-notices. acks=-1 is answered when every batch is committed. A batch that misses the timeout gets REQUEST_TIMED_OUT, but its
-records stay. The answer has topics and partitions in the request's order.
+notices. With acks=-1 the answer is sent when every batch is committed. A batch that misses the timeout gets REQUEST_TIMED_OUT,
+but its records stay. The answer has topics and partitions in the request's order.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ Results: TypeAlias = Sequence[Appended | LogError]
 _NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in ProduceAcks)
 _NONE, _ALL = int(ProduceAcks.NONE), int(ProduceAcks.ALL)
-#: A larger request is appended in slices. Its buffer is not reused, as it exceeds `connection.KEPT_BUFFER`. A request of more
-#: partitions than `hot_parse.AT_ONCE` is appended in slices too.
+#: A larger request is appended in slices. Its buffer is not reused, because it exceeds `connection.KEPT_BUFFER`. A request with
+#: more partitions than `hot_parse.AT_ONCE` is also appended in slices.
 LARGE_BYTES = 4 << 20
 #: Most bytes and rows of one slice.
 SLICE_BYTES = 256 << 10
@@ -80,7 +81,7 @@ class ProduceHandler:
             listener = self._request_context.client.listener
             if end - start > LARGE_BYTES:
                 return self._read_on(data, view, start, end, version, correlation, listener)
-            # A copy: the buffer is reused before this request is done.
+            # Copied, because the buffer is reused before this request is done.
             own = bytearray(view[start:end])
             return self._read_on(own, memoryview(own), 0, len(own), version, correlation, listener)
         acks = request.acks
@@ -96,7 +97,7 @@ class ProduceHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
         if acks != _NONE and type(results) is list:
-            # None if a partition is refused, or if the request waits for a commit.
+            # `produce_answer` returns None if a partition is refused, or if the request waits for a commit.
             answer = produce_answer(request, results, version, correlation, acks == _ALL)
             if answer is not None:
                 return (answer,)
@@ -115,7 +116,7 @@ class ProduceHandler:
     async def _read_on(
         self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int, listener: str
     ) -> Sequence[Piece]:
-        turn = self._scheduler.turn()  # appended even if the client disconnects
+        turn = self._scheduler.turn()  # the records are appended even if the client disconnects
         try:
             reading = self._parser.reading(data, view, start, end, version)
             del data, view  # only `reading` and its batches keep the bytes
@@ -130,7 +131,8 @@ class ProduceHandler:
     async def _append_on(
         self, request: ProduceRequest, version: int, correlation: int, listener: str
     ) -> Sequence[Piece]:
-        """Appends a parsed request in slices. Its bytes stay valid meanwhile: a large request has a buffer of its own."""
+        """Appends a parsed request in slices. Its bytes stay valid meanwhile, because a large request has a buffer of its
+        own."""
         turn = self._scheduler.turn()
         try:
             return await self._work_on(request, version, correlation, listener, turn)
@@ -185,7 +187,7 @@ class ProduceHandler:
         for index, some in enumerate(found):
             found[index] = ()
             if isinstance(some, asyncio.Future):
-                # Other requests use the loop during the wait.
+                # Other requests use the event loop during the wait.
                 turn.leave()
                 some = await some
             if request.acks == _ALL and any(isinstance(each, Appended) and each.committed for each in some):
@@ -198,7 +200,7 @@ class ProduceHandler:
     async def _sliced(
         self, request: ProduceRequest, version: int, turn: Turn
     ) -> list[Results | asyncio.Future[Results]]:
-        """Appends in slices, then frees the request's bytes: its answer may be delayed for a long time."""
+        """Appends in slices, then frees the request's bytes, because its answer may be delayed for a long time."""
         found = []
         transaction = _transaction(request, version) if request.is_transactional else None
         for some in _in_slices(request.appends):
@@ -313,7 +315,8 @@ def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
 
 
 class CommitWait:
-    """Waits for each result's `committed`, at most `timeout_ms`. The result of `done` is the results, or their errors."""
+    """Waits for each result's `committed`, at most `timeout_ms`. `done` then has the results, with an error in place of each
+    that is not committed."""
 
     __slots__ = ("_left", "_results", "done")
 
@@ -355,7 +358,7 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
 def encode(
     request: ProduceRequest, results: Results, version: int, correlation: int, hints: LeaderHints | None
 ) -> bytes:
-    """The framed answer. `results` are those of `request.appends`."""
+    """The framed answer. `results` are the outcomes of `request.appends`."""
     return produce_answer(request, results, version, correlation, False) or run_steps(
         encoding(request, results, version, correlation, request.refused, hints)
     )
@@ -369,7 +372,7 @@ def encoding(
     refused: Mapping[int, BaseException],
     hints: LeaderHints | None = None,
 ) -> Generator[None, None, bytes]:
-    """The framed answer, in steps. `refused` are errors by row, `results` those of all other rows."""
+    """The framed answer, in steps. `refused` has the errors by row, `results` the outcomes of all other rows."""
     flexible = version >= 9
     out = bytearray(array_size(len(request.topics), flexible))
     left = iter(results)

@@ -1,4 +1,4 @@
-"""PushTelemetry, key 72, version 0 (KIP-714): metrics of a client, for the reporters in `metric.reporters`."""
+"""PushTelemetry, key 72, version 0 (KIP-714): passes a client's metrics to the reporters in `metric.reporters`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""RemoveRaftVoter, key 81, version 0 (KIP-853): voters are fixed, as at kraft.version 0; every request is refused."""
+"""RemoveRaftVoter, key 81, version 0 (KIP-853): every request is refused, because the voters are fixed, as at kraft.version
+0."""
 
 from __future__ import annotations
 

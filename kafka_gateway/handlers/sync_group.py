@@ -1,6 +1,7 @@
-"""SyncGroup, key 14, versions 0 to 5: the leader sends the assignment; every member gets its part once it is stored.
+"""SyncGroup, key 14, versions 0 to 5: the leader sends the assignment, and each member gets its part after the assignment is
+stored.
 
-v5 has the protocol's type and name, and is refused if they differ from the group's (KIP-559).
+A v5 request has the protocol's type and name, and is refused if they differ from the group's (KIP-559).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""TxnOffsetCommit, key 28, versions 0 to 5: offsets that take effect when the producer's transaction commits. v3 has the
-group's member and generation (KIP-447). From v5 on, the request itself adds the offsets to the transaction (KIP-890).
+"""TxnOffsetCommit, key 28, versions 0 to 5: commits offsets that take effect when the producer's transaction commits. v3 has
+the group's member and generation (KIP-447). From v5 on, the request itself adds the offsets to the transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def serve(request: Any, call: Call) -> Fields:
             await call.turn.rest_if_over()
         topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
         committed = call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
-        # The first part needs no task; most requests have no other. A later part gets a task, so that even one that is refused
-        # at once yields the event loop before the next slice.
+        # The first part needs no task; most requests have no other part. A later part gets a task, so that this loop yields to
+        # the event loop even if the part is refused at once.
         done = await call.waiting(asyncio.ensure_future(committed) if number else committed)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions

@@ -1,6 +1,6 @@
 """UnregisterBroker, key 64, version 0 (KIP-500): removes a stopped broker without partitions from the cluster.
 
-Kafka removes one with partitions, too. Here they would be lost: a partition has one replica.
+Kafka also removes a broker with partitions. Here its partitions would be lost, because a partition has one replica.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """UpdateFeatures, key 57, versions 0 to 2 (KIP-584).
 
-Updates are atomic; v0 and v1 list each feature that was updated.
+Updates are atomic; the answers of v0 and v1 list each updated feature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _CHANGES = {change.value: change for change in FeatureChange}
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    # A request may repeat a feature thousands of times, and the check does not yield: each distinct update is checked once.
+    # A request may repeat a feature thousands of times, and the check does not yield: each distinct update is checked once. The
+    # last update of each feature follows, because the last one takes effect.
     distinct: dict[FeatureUpdate, None] = {}
     last: dict[str, FeatureUpdate] = {}
     async for row in call.each(request.feature_updates):

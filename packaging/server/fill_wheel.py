@@ -1,7 +1,7 @@
 """Fills the server's wheel from the repository around it: `service`, `kafka_gateway` and `lambdas` below `tidelog_server`.
 
-For standard wheels only: in an editable install copies would shadow the tree, which the root's editable install puts on
-the path. There is no sdist: the sources are outside this folder.
+It fills only standard wheels. In an editable install copies would shadow the tree, which the root's editable install puts on
+the path. There is no sdist, because the sources are outside this folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "kafka_gateway", "lambdas")
-#: Files of a package. Compiled modules are named by their build: another Python's may lie beside them.
+#: The suffixes of a package's files. Compiled modules are added as the build names them, because those of another Python may
+#: lie beside them.
 SUFFIXES = frozenset({".py", ".pyi", ".pxd", ".proto", ".tsv", ".typed"})
 INSIDE = "tidelog_server"
 
@@ -39,6 +40,6 @@ class ServerPackages(BuildHookInterface[Any]):
 
 
 def sources() -> Iterator[Path]:
-    """The files of the packages, in order."""
+    """The files of the packages, sorted within each package."""
     for package in PACKAGES:
         yield from (path for path in sorted((ROOT / package).rglob("*")) if path.suffix in SUFFIXES and path.is_file())

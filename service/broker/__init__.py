@@ -1,2 +1,2 @@
-"""Implements the core's contract over tiered logs and the metadata image. May import `storage_tiers`, `grpc_api.contract`
-and `service.metadata`, but nothing from the gateway."""
+"""Implements the core's contract over tiered logs and the metadata image. Imports nothing from the gateway, and nothing from
+the packages that build or run a node."""

@@ -1,1 +1,1 @@
-"""Builds a node: each module builds one group of its parts from finished parts, as a frozen bundle."""
+"""Builds a node from groups of parts. Each module builds one group from finished parts, as a frozen dataclass."""

@@ -10,6 +10,7 @@ from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
 from service.broker.api.feature_service import FeatureService
 from service.broker.api.log_service import LogService
+from service.broker.api.move_losses import MoveLosses
 from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
@@ -24,6 +25,7 @@ from service.broker.background.cleaner.cleaning import (
     TopicCleaning,
 )
 from service.broker.background.cleaner.cold_cleaning import ColdCleaning
+from service.broker.background.epoch_raises import EpochRaises
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.moving import Moving
@@ -55,6 +57,7 @@ class Broker:
     assignment: Assignment
     append_queues: AppendQueues
     moving: Moving
+    epoch_raises: EpochRaises
     maintenance: Maintenance
     sweeping: Sweeping
     retention: Retention
@@ -65,7 +68,7 @@ class Broker:
 def build_broker(
     ground: Ground, configs: NodeConfigs, tier: Tier | None, work: Work, home: HomeGuard, cluster_id: str
 ) -> Broker:
-    """Opens no partition yet. The broker follows changes of the metadata from now on."""
+    """Opens no partition yet. From this call on, the broker follows changes of the metadata."""
     clock, access = ground.host.clock, None if tier is None else tier.access
     partitions = _partitions(ground, tier, work, cluster_id)
     lineage = work.tiering.lineage
@@ -101,6 +104,9 @@ def build_broker(
         assignment=assignment,
         append_queues=queues,
         moving=moving,
+        epoch_raises=EpochRaises(
+            assignment.outrun, ground.metadata, configs.controller, node_id=ground.settings.node_id
+        ),
         maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
         sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
         retention=Retention(partitions, work.tiering, access, now=work.expiry.now),
@@ -110,8 +116,8 @@ def build_broker(
 
 
 def _has_copy(tiering: Tiering, partition: Partition) -> bool:
-    """Whether the bucket shows the whole log, as after a move, or the log is empty. A bucket that went backwards shows less
-    than the partition's last manifest."""
+    """Whether the log is empty, or the bucket contains all of it, as after a move. A bucket that went back to an older state
+    does not count."""
     end, tier = partition.log.hot.end_offset, partition.log.tier
     return end == 0 or (tier is not None and tier.end >= end and partition not in tiering.lineage)
 
@@ -175,7 +181,9 @@ def _core(
 ) -> BrokerCore:
     settings, metadata = ground.settings, ground.metadata
     access = None if tier is None else tier.access
-    repairing = Repairing(access, work.tiering, work.topic_files, partitions)
+    repairing = Repairing(
+        access, work.tiering, work.topic_files, partitions, MoveLosses(work.tiering, configs.controller)
+    )
     return BrokerCore(
         log=LogService(
             partitions,
@@ -202,7 +210,7 @@ def _core(
             coordinated_topics(configs.broker),
         ),
         configs=ConfigService(metadata, configs.controller, configs.descriptions, node_id=configs.resolver.node_id),
-        cold=ColdService(partitions, None if tier is None else tier.hydrator, repairing),
+        cold=ColdService(partitions, metadata, None if tier is None else tier.hydrator, repairing),
         node=NodeService(
             partitions,
             metadata,

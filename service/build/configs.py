@@ -1,5 +1,5 @@
-"""Builds a node's configs: its static configs, its listeners as configs, and the resolver of current values, dynamic ones
-included."""
+"""Builds a node's configs: its static configs, its listeners as configs, and the resolver of current values, including dynamic
+configs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
-from service.settings.derived import NO_STORE, listener_configs
+from service.settings.derived import listener_configs, roles_of
+from service.settings.node_settings import NO_STORE
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfigs:
     """`broker` holds this broker's configs; reading an attribute resolves its current value. `controller` changes the metadata,
-    dynamic configs included."""
+    including dynamic configs."""
 
     resolver: Resolver
     descriptions: ConfigDescriptions
@@ -32,14 +33,15 @@ class NodeConfigs:
 
 
 def build_configs(ground: Ground, listening: Listening, controller_of: Callable[[Resolver], Commands]) -> NodeConfigs:
-    """Builds the configs from settings that `check` has accepted. `controller_of` makes the `Commands` that carry commands
-    out."""
+    """Builds the configs from settings that `settings.derived.check` has accepted. `controller_of` makes the object that
+    carries out commands."""
     settings, metadata = ground.settings, ground.metadata
     static = {
         **settings.broker,
         **listener_configs(settings),
         **_addresses(listening),
         "log.dirs": ground.data.path,
+        "process.roles": roles_of(settings),
     }
     resolver = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
     broker = BrokerConfigs(lambda name: resolver.broker_value(metadata.image, name))

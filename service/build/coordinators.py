@@ -15,7 +15,7 @@ from service.broker.coordinators.leadership import Coordinators
 from service.broker.coordinators.lost_markers import LostMarkers
 from service.broker.coordinators.offset_expiry import OffsetExpiry
 from service.broker.coordinators.outdated_transactions import OutdatedTransactions
-from service.broker.coordinators.peers import Peers, RoutedCoordinator
+from service.broker.coordinators.peers import GroupCoordinators, Peers, RoutedCoordinator
 from service.broker.coordinators.producer_ids import ProducerIds, blocks_of
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.coordinators.transaction_markers import TransactionMarkers
@@ -23,6 +23,7 @@ from service.broker.coordinators.transactional_offsets import TransactionalOffse
 from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.counts import GroupCounts, TransactionCounts
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import node_memory
@@ -30,7 +31,7 @@ from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.ports import WriteSettings
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import IDS_BYTES
 from service.coordination.turn_writes import TurnWrites
@@ -69,7 +70,7 @@ class NodeCoordinators:
     shards: CoordinatorShards
     groups: GroupService
     transactions: TransactionService
-    #: Knows every transactional id of the cluster, wherever its coordinator is.
+    #: Asks the coordinator of a transactional id, on whichever broker it is.
     verifying: RoutedCoordinator
     peers: Peers
     markers: TransactionMarkers
@@ -94,7 +95,7 @@ class NodeCoordinators:
 def build_coordinators(
     ground: Ground, configs: NodeConfigs, partitions: Partitions, disk: DiskGuard, *, now: Callable[[], Now]
 ) -> NodeCoordinators:
-    """`now` returns the time that decides when offsets expire."""
+    """`now` returns the current time for the expiry of offsets."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
     #: List requests have their own slots, so they do not wait for shards that load.
     scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)
@@ -125,26 +126,28 @@ def build_coordinators(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, scheduler=lists
     )
     routed = RoutedCoordinator(coordinator, decisions, peers)
+    recovered = RecoveredOffsets(
+        groups,
+        partitions,
+        scheduler,
+        partial(outdated.is_settled, transactions),
+        partitions.checkpoint,
+        GroupCoordinators(metadata, ground.settings.node_id, peers),
+        partial(partitions.holds_back, COORDINATED_TOPICS),
+    )
     return NodeCoordinators(
         led=Coordinators(
             {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk, {CONSUMER_OFFSETS: _writing(configs)}
         ),
         shards=CoordinatorShards(groups, transactions, group_counts, transaction_counts),
-        groups=GroupService(groups, offsets, topics, TransactionalOffsets(partitions, routed), lists),
+        groups=GroupService(groups, offsets, topics, TransactionalOffsets(partitions, routed), lists, recovered),
         transactions=coordinator,
         verifying=routed,
         peers=peers,
         markers=markers,
         producer_ids=producer_ids,
         offset_expiry=OffsetExpiry(groups, metadata, topics, scheduler, now=now),
-        recovered_offsets=RecoveredOffsets(
-            groups,
-            partitions,
-            scheduler,
-            partial(outdated.is_settled, transactions),
-            partitions.checkpoint,
-            partial(partitions.holds_back, COORDINATED_TOPICS),
-        ),
+        recovered_offsets=recovered,
         outdated_transactions=outdated,
         lost_markers=LostMarkers(partitions, markers, partial(_epoch_of, partitions)),
         offsets_topic=offsets,

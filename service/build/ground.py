@@ -52,6 +52,6 @@ class Ground:
     metadata: Metadata
     #: `metadata`, if this process is its own controller.
     own_log: MetadataLog | None = None
-    #: This broker's place in the cluster, if its controller is in another process.
+    #: This broker's membership in the cluster, if its controller is in another process.
     membership: ClusterMembership | None = None
     appended: AppendTotals = field(default_factory=AppendTotals)

@@ -1,4 +1,4 @@
-"""Builds the guard of the data directory's home, before the first request to the store. Its `look` runs later, when the
+"""Builds the guard of the data directory's home, before the first request to the store. The guard's `look` runs later, when the
 directory's metadata has been read."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def build_home(ground: Ground, configs: NodeConfigs) -> HomeGuard:
     return HomeGuard(
         ground.data.path,
         lambda: metadata.path,
-        # A broker that follows a controller takes its entries from there, not from its directory.
+        # A broker that follows a controller takes its metadata from the controller, not from its directory.
         lambda: 0 if own_log is None else own_log.last_index,
         ground.host.files,
         ground.host.clock,

@@ -25,7 +25,7 @@ CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The parts of a node with a store; `access` holds its claim to write."""
+    """The parts that only a node with a store has; `access` holds the claim to write."""
 
     client: TierClient
     access: StoreAccess
@@ -74,14 +74,15 @@ def _claim(ground: Ground, configs: NodeConfigs, home: HomeGuard, directory_id: 
 
 
 def _empty_cache(ground: Ground, size: int) -> ChunkCache:
-    """An empty cache; removes the chunks of an earlier run. Raises StorageError if the directory cannot be created."""
+    """Makes an empty cache, and removes the chunks of an earlier run. Raises StorageError if the directory cannot be
+    created."""
     directory = cache_directory_of(ground.settings)
     shutil.rmtree(directory, ignore_errors=True)
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {directory} ({error}); free space, or repair or replace the disk") from error
-    if CACHE_BYTES not in ground.settings.broker:  # a configured size applies, however large a share of the disk it is
+    if CACHE_BYTES not in ground.settings.broker:  # a configured size applies even if it is a large share of the disk
         size = min(size, default_cache_bytes(directory))
     size = share(ground.settings, size, LEAST_BYTES)
     return ChunkCache(directory, size)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from service.broker.appending.disk import DiskGuard, Watermarks
 from service.broker.background.expiry_clock import ExpiryClock
 from service.broker.background.fence_patience import FencePatience
 from service.broker.background.flusher import Flusher
+from service.broker.background.offload_quotas import OffloadQuotas
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.background.tiering_policy import TieringPolicy
@@ -21,6 +23,7 @@ from service.settings.derived import other_clock
 from storage_tiers.errors import LogError
 from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
+from storage_tiers.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,11 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
             publish=topic_files.publish_now,
             now=expiry.now,
             may_be_copy=lambda: home.away is not None,
+            quotas=OffloadQuotas(
+                lambda: broker.remote_log_manager_copy_max_bytes_per_second,
+                lambda: broker.leader_replication_throttled_rate,
+            ),
+            is_throttled_move=partial(_is_throttled_move, ground, configs),
         ),
         flusher=flusher,
         files=freeing,
@@ -81,6 +89,15 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
         topic_files=topic_files,
         tiering=tiering,
     )
+
+
+def _is_throttled_move(ground: Ground, configs: NodeConfigs, partition: TopicPartition) -> bool:
+    """Whether the partition moves away from this broker and its topic's `leader.replication.throttled.replicas` contains it."""
+    node_id, placed = ground.settings.node_id, ground.metadata.image.partition(*partition)
+    if placed is None or not placed.adding or placed.leader != node_id:
+        return False
+    throttled = configs.topic(partition.topic).leader_replication_throttled_replicas
+    return throttled == ("*",) or f"{partition.partition}:{node_id}" in throttled
 
 
 def _on_fatal(ground: Ground) -> Callable[[LogError], None]:

@@ -65,7 +65,7 @@ def repair(
     Exit code 1 if a repair is impossible.
     """
     from service.cli.client.repair import repairs
-    from service.cli.kafka import all_topics, connect_admin, grpc_address
+    from service.cli.kafka import all_topics, connect_admin, grpc_address, grpc_addresses
     from service.cli.offline.repair import repairs_offline
     from service.settings.node_settings import NodeSettings
 
@@ -84,12 +84,14 @@ def repair(
         names = [topic] if topic is not None else all_topics(bootstrap, admin)
         partitions = _partitions(bootstrap, admin, names)
         _check_losses(losses, partitions)
-        answers = repairs(grpc_address(bootstrap, admin), partitions, cluster=cluster, apply=apply, losses=losses)
+        home, leaders = grpc_address(bootstrap, admin), grpc_addresses(bootstrap, admin)
+        led = [(name, number, leaders.get(leader, home)) for name, number, leader in partitions]
+        answers = repairs(home, led, cluster=cluster, apply=apply, losses=losses)
     _print(answers, apply=apply, as_json=as_json)
 
 
 def _print(answers: Iterable[PartitionRepair], *, apply: bool, as_json: bool) -> None:
-    """Prints each repair when it is known, or all as JSON. CommandError if one is impossible."""
+    """Prints each repair when it is known, or all repairs as JSON. Raises CommandError if a repair is impossible."""
     found = []
     for each in answers:
         found.append(each)
@@ -112,14 +114,19 @@ def _losses(texts: Sequence[str]) -> list[Loss]:
         raise typer.BadParameter(str(error), param_hint="--accept-loss") from None
 
 
-def _check_losses(losses: Sequence[Loss], partitions: Sequence[tuple[str, int]]) -> None:
+def _check_losses(losses: Sequence[Loss], partitions: Sequence[tuple[str, int, int]]) -> None:
     for loss in losses:
-        if loss.partition not in {number for _, number in partitions}:
+        if loss.partition not in {number for _, number, _ in partitions}:
             raise CommandError(f"--accept-loss names partition {loss.partition}, which does not exist")
 
 
-def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int]]:
+def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Topic, number and leader's node id of each partition. The id is -1 if there is no leader."""
     from service.cli.kafka import describe_topics
 
     described = describe_topics(bootstrap, admin, topics)
-    return [(found.name, part.id) for found in described for part in found.partitions]
+    return [
+        (found.name, part.id, -1 if part.leader is None else part.leader.id)
+        for found in described
+        for part in found.partitions
+    ]

@@ -1,4 +1,4 @@
-"""Shell completion of topic and group names, from the node of the command line, and of config names.
+"""Shell completion of topic and group names, from the node that the command line names, and of config names.
 
 Completion must be fast and silent. After `PATIENCE_S`, or on any error, it offers nothing.
 """
@@ -50,7 +50,7 @@ def complete_broker_config_name(incomplete: str) -> list[str]:
 
 
 def complete_config_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic configs if the command line names a topic, else broker configs."""
+    """Topic configs if the command line names a topic, otherwise broker configs."""
     of_topic = ctx.params.get("topic") is not None
     return complete_topic_config_name(incomplete) if of_topic else complete_broker_config_name(incomplete)
 
@@ -68,7 +68,7 @@ def _groups(bootstrap: str) -> list[str]:
 
 
 def _asked(bootstrap: str, ask: Callable[[AdminClient], list[str]]) -> list[str]:
-    """Runs in its own thread, because resolving a host name may take longer than the client's timeouts."""
+    """Runs `ask` in its own thread, because resolving a host name may take longer than the client's timeouts."""
     found: list[str] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""How a command fails: with an exit code, and one line on standard error that says what to do.
+"""The failure of a command: an exit code, and one line on standard error that says what to do.
 
 Exit codes: 0 success; 1 failure, or damage found; 2 wrong command line, or the node or store is unreachable.
 """
@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from service.cli.kafka_options import explain_option
 from storage_tiers.errors import LogError
 
-#: Errors of a full disk. A closed pipe (EPIPE) is not among them: typer ends the command silently.
+#: Errors of writing to a disk. A closed pipe (EPIPE) is not among them, because typer then ends the command silently.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: Key of a context's `meta`: the source of the node's address, if it is not the command line.
@@ -49,7 +49,7 @@ class ReportingGroup(TyperGroup):
     """Turns errors into one line and an exit code; all commands run inside it. Defects keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        if sys.stdout is None:  # the reader closed the pipe
+        if sys.stdout is None:  # the process was started with its standard output closed
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
         try:
             return super().invoke(ctx)

@@ -1,7 +1,8 @@
-"""Shared by commands that talk to a node: the node's address, librdkafka clients, and errors as sentences.
+"""Shared by commands that talk to a node: the node's address, librdkafka's clients, and sentences for its errors.
 
-The address is the first of `--bootstrap-server`, the profile that `--profile` names, TIDELOG_BOOTSTRAP_SERVER, the profile that
-TIDELOG_PROFILE names, the profile `default`, and port 9092 of this machine.
+The address comes from the first of these that is given: `--bootstrap-server`, the profile that `--profile` names,
+TIDELOG_BOOTSTRAP_SERVER, the profile that TIDELOG_PROFILE names, the profile `default`. Otherwise it is port 9092 of this
+machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 30.0
-#: librdkafka's limits per request; beyond them it raises without asking the node.
+#: librdkafka's limits. Beyond them it raises an error without a request to the node.
 MOST_PARTITIONS = 100_000
 HIGHEST_PARTITION = 2**31 - 1
 HIGHEST_OFFSET = 2**63 - 1
@@ -37,7 +38,7 @@ RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 #: The read-only broker config with the address of a node's gRPC listener.
 GRPC_LISTENER = "tidelog.grpc.listener"
-#: The same for the HTTP listener, which serves the metrics.
+#: The same config for the HTTP listener, which serves the metrics.
 HTTP_LISTENER = "tidelog.http.listener"
 #: `tidelog serve` ignores this variable, although it refuses unknown ones.
 ENVIRONMENT_ADDRESS = "TIDELOG_BOOTSTRAP_SERVER"
@@ -49,7 +50,7 @@ _TYPED = "COMMANDLINE"
 
 
 def check_bootstrap(text: str) -> None:
-    """ValueError unless the text is one HOST:PORT, or several."""
+    """Raises ValueError if the text is not a list of HOST:PORT, separated by commas."""
     for address in text.split(","):
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[1]) < 65536:
@@ -115,7 +116,7 @@ Profile = Annotated[
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
-    """Settings of every librdkafka client. They turn its log lines off, because the commands report its errors."""
+    """The settings of every librdkafka client. They turn off librdkafka's log, because the commands report its errors."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "tidelog-cli",
@@ -133,7 +134,7 @@ def connect_admin(bootstrap: str) -> AdminClient:
 
 
 def outcome(bootstrap: str, future: Future[T], what: str, topic: str | None = None) -> T:
-    """The result of one admin call, or its failure as a CommandError that begins with `what`. `topic` is as in `explain`."""
+    """The result of one admin call, or its failure as a CommandError that begins with `what`. For `topic` see `explain`."""
     from confluent_kafka import KafkaException
 
     try:
@@ -149,8 +150,12 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
 
 
 def explain(bootstrap: str, error: KafkaError, what: str, topic: str | None = None) -> CommandError:
-    """librdkafka's error as a sentence: the node is unreachable, or it refused a request. `topic` is the topic in the request;
-    with it, the error for an unknown topic is `unknown_topic`."""
+    """An error of librdkafka as a sentence: the node is unreachable, or has refused a request. `topic` is the topic of the
+    request, if any; if it does not exist, the error is `unknown_topic`."""
+    if "waiting for controller" in error.str():
+        return NodeUnreachable(
+            f"the node with the cluster's controller does not answer ({error.str()}); start that node"
+        )
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
         return NodeUnreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
     if topic is not None and error.name() == "UNKNOWN_TOPIC_OR_PART":
@@ -195,14 +200,14 @@ def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
 
 
 def grpc_address(bootstrap: str, admin: AdminClient) -> str:
-    """The address of the gRPC listener of the controller's node. CommandError if it has none."""
+    """The address of the gRPC listener of the controller's node. Raises CommandError if it has none."""
     cluster = _described(bootstrap, admin)
     return _grpc_address_of(bootstrap, admin, cluster.controller or cluster.nodes[0])
 
 
-def grpc_addresses(bootstrap: str, admin: AdminClient) -> list[str]:
-    """The addresses of all brokers' gRPC listeners. CommandError if one has none."""
-    return [_grpc_address_of(bootstrap, admin, node) for node in _described(bootstrap, admin).nodes]
+def grpc_addresses(bootstrap: str, admin: AdminClient) -> dict[int, str]:
+    """The addresses of all brokers' gRPC listeners by node id. Raises CommandError if a broker has none."""
+    return {node.id: _grpc_address_of(bootstrap, admin, node) for node in _described(bootstrap, admin).nodes}
 
 
 def _described(bootstrap: str, admin: AdminClient) -> DescribeClusterResult:
@@ -223,7 +228,7 @@ def _grpc_address_of(bootstrap: str, admin: AdminClient, node: KafkaNode) -> str
 
 
 def http_addresses(bootstrap: str, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
-    """Addresses of the HTTP listeners (/metrics, /readyz) of all nodes of the cluster. CommandError if a node has none."""
+    """The addresses of all nodes' HTTP listeners (/metrics, /readyz). Raises CommandError if a node has none."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     admin = connect_admin(bootstrap)

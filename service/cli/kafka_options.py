@@ -1,6 +1,7 @@
 """Options of Kafka's own tools that have another form here. The error for such an option names the option to use.
 
-Without this, the error would suggest the most similar name, which may mean something else: `--to-current` for `--to-latest`.
+Without this advice, the error would suggest the most similar name, which may mean something else, such as `--to-current` for
+`--to-latest`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WORDS: Mapping[str, str] = {
     "--topic": _ALONE,
     "--transactional-id": _ALONE,
 }
-#: Advice by command and option. It takes precedence.
+#: Advice by command and option. It takes precedence over `_WORDS`.
 _WORDS_OF_COMMANDS: Mapping[tuple[str, str], str] = {
     ("reset-offsets", "--dry-run"): "leave it out: nothing is changed without --execute",
     ("repair", "--dry-run"): "leave it out: nothing is changed without --apply",

@@ -1,9 +1,10 @@
 """Checks that a Kafka listener answers at an address, and recognises other protocols.
 
-librdkafka retries for ever and cannot say why a connection fails. So each command first opens one plain connection and sends
-the smallest Kafka request.
+librdkafka retries forever and cannot say why a connection fails. Each command therefore first opens one plain connection and
+sends the smallest Kafka request.
 
-Not promised: that the node works. If the listener accepts the connection and stays silent, the command's own timeouts apply.
+The check does not show that the node works. If the listener accepts the connection and stays silent, the command's own timeouts
+apply.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import struct
 
 from service.cli.errors import NodeUnreachable
 
-#: Timeout of the connection and of each read. Usually one read receives the whole answer.
+#: Timeout of the connection and of each read, in seconds. Usually one read receives the whole answer.
 PATIENCE_S = 2.0
 #: This many bytes identify a protocol.
 _ENOUGH = 16
 #: At most this many bytes of an answer are read.
 _MOST = 1 << 16
-#: It contains two line ends, so that an HTTP server sees a complete request and answers.
+#: The correlation id contains two line ends, so that an HTTP server sees a complete request and answers.
 _CORRELATION = b"\r\n\r\n"
 _CLIENT_ID = b"tidelog-cli"
 #: ApiVersions, version 0, which every Kafka node answers.
@@ -35,8 +36,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def require_reachable(bootstrap: str) -> str:
-    """The first address with a Kafka listener, or with a silent one. NodeUnreachable, with the reason for each address, if
-    there is none."""
+    """The first address with a Kafka listener or a silent listener. If there is none, raises NodeUnreachable with the reason
+    for each address."""
     reasons, foreign = [], 0
     for address in bootstrap.split(","):
         try:
@@ -62,7 +63,7 @@ def other_protocol(first: bytes | None) -> str | None:
     """The protocol that answered `REQUEST`, by its first bytes. None for Kafka's protocol and for silence (`first` is None)."""
     if first is None or (len(first) >= 8 and first[4:8] == _CORRELATION):
         return None
-    if first.startswith((b"HTTP/", b"<")):  # some servers answer with the page only
+    if first.startswith((b"HTTP/", b"<")):  # some servers answer without headers
         return "it speaks HTTP"
     if len(first) >= 9 and first[3] in (_HTTP2_SETTINGS, _HTTP2_GOAWAY) and first[5:9] == bytes(4):
         return "it speaks gRPC, or another HTTP/2 protocol"
@@ -83,13 +84,13 @@ def _first_bytes(address: str) -> bytes | None:
                 received += piece
         except TimeoutError:
             return received or None
-        except OSError:  # the connection was closed; the bytes received before say more
+        except OSError:  # the connection was closed; the received bytes say more
             pass
         return received
 
 
 def _wanted(received: bytes) -> int:
-    """The number of bytes to read. Kafka's answer is read to its end, or the node would log a disconnected client."""
+    """The number of bytes to read. Kafka's answer is read to its end; otherwise the node would log a disconnected client."""
     if received[4:8] != _CORRELATION:
         return _ENOUGH
     return min(_MOST, 4 + int.from_bytes(received[:4], "big"))

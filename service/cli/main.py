@@ -6,7 +6,7 @@ from typing import Annotated
 
 try:
     import typer
-except ModuleNotFoundError as missing:  # a clone with only the `tidelog` distribution installed, not `tidelog-server`
+except ModuleNotFoundError as missing:  # a clone with `tidelog` installed, but without `tidelog-server`
     raise SystemExit(
         f"tidelog: this command needs {missing.name}; in a clone: pip install -e packaging/server"
     ) from None

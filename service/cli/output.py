@@ -1,6 +1,6 @@
 """Output of commands: tables for people, JSON for scripts, and one notation for sizes and times.
 
-If the output is not a terminal, tables are as wide as their content, so that `grep` and `awk` see whole lines.
+If the output is not a terminal, tables are as wide as their content, so that tools such as `grep` and `awk` get whole lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of numbers are aligned to the right. None prints as `-`. Without rows, standard error says so."""
+    """Columns of numbers are aligned to the right. None prints as `-`. If there are no rows, a note goes to standard error."""
     listed = [[*row] for row in rows]
     numeric = [bool(listed) and all(isinstance(row[i], int | None) for row in listed) for i in range(len(columns))]
     texts = [["-" if cell is None else str(cell) for cell in row] for row in listed]
@@ -62,12 +62,12 @@ def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], nu
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """A number and its noun, such as `1 record` or `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def size(count: int) -> str:
-    """Bytes for people: 512 B, 1.5 MiB."""
+    """A number of bytes for people, such as 512 B or 1.5 MiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -77,7 +77,7 @@ def size(count: int) -> str:
 
 
 def moment(unix_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds; `-` for an unknown (negative) time."""
+    """A time in ISO 8601, in UTC with milliseconds; `-` for an unknown (negative) time."""
     if unix_ms < 0:
         return "-"
     try:

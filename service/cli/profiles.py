@@ -1,4 +1,4 @@
-"""Named profiles: a file that maps names to the nodes that client commands talk to.
+"""Named profiles: a file that maps names to the addresses of the nodes that client commands talk to.
 
 `$XDG_CONFIG_HOME/tidelog/profiles.toml` (default `~/.config/tidelog/profiles.toml`), one table per profile:
 
@@ -30,7 +30,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> str | None:
-    """The address in the profile `name`. Without a name, the address in the profile `default`, or None if there is no such
+    """The address in the profile `name`. If `name` is None, the address in the profile `default`, or None if there is no such
     profile.
 
     `check` raises ValueError for an invalid address. Raises Misconfigured with the file and the mistake in it."""

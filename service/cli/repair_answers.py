@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: Kafka's partition numbers have 32 bits, and its offsets 64.
+_MOST_PARTITION, _MOST_OFFSET = (1 << 31) - 1, (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -18,13 +21,14 @@ class Loss:
 
     @classmethod
     def parse(cls, text: str) -> Loss:
-        """Parses PARTITION:START-END. ValueError for anything else."""
+        """Parses PARTITION:START-END. Raises ValueError for anything else."""
         found = re.fullmatch(r"(\d+):(\d+)-(\d+)", text)
-        if found is None or int(found[2]) >= int(found[3]):
+        numbers = [int(each) for each in found.groups()] if found is not None else []
+        if not numbers or numbers[0] > _MOST_PARTITION or not numbers[1] < numbers[2] <= _MOST_OFFSET:
             raise ValueError(
                 f"{text!r} is not a range of offsets: write PARTITION:START-END, where END is the first offset to keep"
             )
-        return cls(*map(int, found.groups()))
+        return cls(*numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`tidelog serve`: one node, in this process or in several."""
+"""`tidelog serve`: runs a node, with one broker in this process or several in processes of their own."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ _HttpListener = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT", help="The HTTP listener for health, readiness and metrics. (default: 127.0.0.1:9094)"
+    ),
+]
+_Roles = Annotated[
+    str | None,
+    typer.Option(
+        metavar="broker|broker,controller",
+        help="The roles that this node must have. `broker` refuses to start without --controller. "
+        "(default: by --controller)",
     ),
 ]
 _Controller = Annotated[
@@ -104,6 +112,7 @@ def serve(
     s3_endpoint: _S3Endpoint = None,
     s3_region: _S3Region = None,
     node_id: _NodeId = None,
+    roles: _Roles = None,
     controller: _Controller = None,
     controller_listener: _ControllerListener = None,
     brokers: _Brokers = None,
@@ -133,6 +142,7 @@ def serve(
             "s3_endpoint": s3_endpoint,
             "s3_region": s3_region,
             "node_id": node_id,
+            "roles": roles,
             "controller": controller,
             "controller_listener": controller_listener,
             "brokers": brokers,
@@ -152,8 +162,8 @@ def serve(
 
 
 def start(settings: NodeSettings) -> int:
-    """Runs one broker in this process, or several in processes of their own, until they stop. Returns the exit code. LogError
-    if the node cannot start."""
+    """Runs one broker in this process, or several in processes of their own, until they stop. Returns the exit code. Raises
+    LogError if the node cannot start."""
     from service.process.cores import usable_cores
 
     brokers = usable_cores() if settings.brokers == "auto" else settings.brokers

@@ -28,7 +28,7 @@ ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this c
 
 @contextmanager
 def opened_store(url: str, endpoint: str | None, region: str | None) -> Iterator[BlockingObjectStore]:
-    """The store at `url`, closed afterwards. Raises Unreachable if the store refuses or does not answer."""
+    """Yields the store at `url`, and closes it afterwards. Raises Unreachable if the store refuses or does not answer."""
     from storage_tiers.cold.stores.location import StoreLocation
     from storage_tiers.cold.stores.open import open_blocking_store
 

@@ -1,4 +1,4 @@
-"""`tidelog cluster up`: brokers for development and tests that leave nothing behind."""
+"""`tidelog cluster up`: runs brokers for development and tests. By default they leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
 """Every config of a broker: all of Kafka 4.2.1's and tidelog's own.
 
-Honoured keys are declared here, all others in `unsupported_configs.tsv`. Keys from which topics inherit are derived from the
-topic's rows, so that kind, rule and default cannot differ.
+Honoured keys and a few accepted ones are declared here, all others in `unsupported_configs.tsv`. Keys that topics inherit are
+derived from the topic keys, so that kind, rule and default differ only where `_UNITS` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from grpc_api.contract.topics import ConfigKind
 from grpc_api.limits import MAX_CONNECTIONS
 from service.configs.coordinator_keys import COORDINATOR_KEYS, INT_MAX
-from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Registry, Synonym
+from service.configs.keys import ConfigEffect, ConfigKey, ConfigScope, Dynamic, Registry, Synonym
 from service.configs.keys import broker_key as _key
 from service.configs.listeners import DEFAULT_PROTOCOLS
-from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
+from service.configs.topic_keys import DAY_MS, MINUTE_MS, NOTHING_COPIED, TOPIC_KEYS
 from service.configs.types import (
     Validator,
     Value,
@@ -29,8 +30,10 @@ from storage_tiers.hot.producer_state import MAX_PRODUCERS
 
 _BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING
 _INT, _LONG, _DOUBLE, _LIST = ConfigKind.INT, ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
+_LONG_MAX = (1 << 63) - 1
 
-#: Broker keys whose unit differs from that of their topic key, or that have no default of their own: kind, default and rule.
+#: Broker keys whose unit differs from that of their topic key, or that have no default of their own, with kind, default and
+#: rule.
 _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.roll.ms": (_LONG, None, at_least(1)),
     "log.roll.hours": (_INT, 168, at_least(1)),
@@ -52,7 +55,7 @@ _READ_ONLY = {
 
 
 def _inherited() -> Iterator[ConfigKey]:
-    """The broker's side of every topic key."""
+    """The broker keys that topic keys inherit."""
     for topic_key in TOPIC_KEYS:
         group = tuple(Synonym(synonym.name) for synonym in topic_key.synonyms)
         for position, synonym in enumerate(topic_key.synonyms):
@@ -66,7 +69,7 @@ def _inherited() -> Iterator[ConfigKey]:
                 f"{topic_key.name} for topics that do not set it."
                 + ("" if first else f" {group[0].name} takes precedence."),
                 validator=validator,
-                # Kafka describes only the last of a group: log.flush.scheduler.interval.ms is a key of its own there.
+                # Kafka describes log.flush.scheduler.interval.ms as a key of its own, without the other key of its group.
                 synonyms=(Synonym(synonym.name),) if synonym.name == "log.flush.scheduler.interval.ms" else group,
                 dynamic=Dynamic.READ_ONLY if synonym.name in _READ_ONLY else Dynamic.CLUSTER_WIDE,
                 effect=topic_key.effect,
@@ -77,6 +80,14 @@ def _inherited() -> Iterator[ConfigKey]:
 _NODE = (
     _key("node.id", _INT, None, "The id of this node in the cluster.", at_least(0), given_by="node_id"),
     _key("broker.id", _INT, -1, "Same as node.id.", given_by="node_id"),
+    _key(
+        "process.roles",
+        _LIST,
+        None,
+        "The roles of this node: broker, and controller if it has the cluster's controller.",
+        one_of("broker", "controller"),
+        given_by="roles",
+    ),
     _key("broker.rack", _STRING, None, "Rack, machine or zone of this broker; replicas are spread over racks."),
     _key(
         "listeners",
@@ -276,7 +287,56 @@ _CLEANER = (
     ),
 )
 
+_THROTTLES = (
+    replace(
+        _key(
+            "leader.replication.throttled.rate",
+            _LONG,
+            _LONG_MAX,
+            "Maximum bytes per second that this broker offloads for partitions that move to another broker and that "
+            "leader.replication.throttled.replicas of their topic names. 0 stops these moves. The last 4 MiB are not delayed.",
+            at_least(0),
+            dynamic=Dynamic.CLUSTER_WIDE,
+        ),
+        only_when_set=True,
+    ),
+    replace(
+        _key(
+            "follower.replication.throttled.rate",
+            _LONG,
+            _LONG_MAX,
+            "Maximum bytes per second that this broker copies from leaders.",
+            at_least(0),
+            dynamic=Dynamic.CLUSTER_WIDE,
+        ),
+        only_when_set=True,
+        effect=ConfigEffect.ACCEPTED,
+        reason=NOTHING_COPIED,
+    ),
+    replace(
+        _key(
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            _LONG,
+            _LONG_MAX,
+            "Maximum bytes per second that are moved between data directories.",
+            at_least(0),
+            dynamic=Dynamic.CLUSTER_WIDE,
+        ),
+        only_when_set=True,
+        effect=ConfigEffect.ACCEPTED,
+        reason="a node has one data directory",
+    ),
+)
+
 _TIER = (
+    _key(
+        "remote.log.manager.copy.max.bytes.per.second",
+        _LONG,
+        _LONG_MAX,
+        "Maximum bytes per second that this broker offloads. The upload of a segment is not slowed; the next upload waits.",
+        at_least(1),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
     _key(
         "tidelog.tier.delete.grace.ms",
         _LONG,
@@ -394,6 +454,7 @@ BROKER_KEYS = Registry(
         *_LOGS,
         *_CLEANER,
         *COORDINATOR_KEYS,
+        *_THROTTLES,
         *_TIER,
         *_METRICS,
         *unsupported_keys(),

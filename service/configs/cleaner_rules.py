@@ -1,8 +1,8 @@
-"""The rules between the log cleaner's broker configs. Pure.
+"""The rules that relate the log cleaner's broker configs to each other. Pure.
 
-`log.cleaner.threads` has no effect here other than these rules. Values that Kafka refuses are refused here, so that a config
-that works here works in Kafka. Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, and
-the answers of a running broker.
+`log.cleaner.threads` has no effect in tidelog except in these rules. Values that Kafka refuses are also refused here, so that a
+config that works in tidelog works in Kafka. Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of
+Kafka 4.2, and the answers of a running broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ BUFFER_BYTES_BOUND = 1 << 20
 
 
 def check_cleaner(value: Callable[[str], Value | None]) -> None:
-    """`value` returns the new value of a key of CLEANER_KEYS. Raises InvalidConfig, in Kafka's words."""
+    """`value` returns the new value of a key of CLEANER_KEYS. Raises InvalidConfig in Kafka's words if there is no thread, or
+    the buffer is too small for the threads."""
     threads, buffer_bytes = cast(int, value(THREADS)), cast(int, value(BUFFER))
     if threads < 1:
         raise InvalidConfig("Log cleaner threads should be at least 1")

@@ -28,7 +28,7 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
 SHORTEST_MS, LONGEST_MS = 100, 3_600_000
-#: Kafka: ClientMetricsConfigs.ALLOWED_MATCH_PARAMS
+#: The properties of a client that a pattern may name (Kafka: ClientMetricsConfigs.ALLOWED_MATCH_PARAMS).
 KNOWN_OF_CLIENTS = (
     "client_instance_id",
     "client_id",
@@ -47,7 +47,7 @@ _DOCUMENTATION = {
 
 
 def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None) -> list[ConfigEntry]:
-    """All configs of a subscription, or those of `keys`. A missing subscription has the defaults."""
+    """All configs of a subscription, or those in `keys`. A missing subscription has the defaults."""
     if not name:
         raise InvalidRequest("Client metrics subscription name must not be empty")
     own = image.config(ResourceKind.CLIENT_METRICS, name)
@@ -69,8 +69,8 @@ def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None)
 def alter(
     image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration], *, replace: bool = False
 ) -> tuple[pb.MetadataRecord, ...]:
-    """Records of all alterations; `replace` removes configs that they do not name. Raises InvalidRequest or InvalidConfig, in
-    Kafka's words, and then makes no records."""
+    """The records of all alterations; `replace` also removes configs that they do not name. If an alteration is invalid, raises
+    InvalidRequest or InvalidConfig in Kafka's words and makes no records."""
     if not resource.name:
         raise InvalidRequest("Subscription name can't be empty")
     if len({alteration.name for alteration in alterations}) != len(alterations):
@@ -117,7 +117,7 @@ def _check(name: str, text: str) -> None:
 
 
 def _is_match(pattern: str) -> bool:
-    """Whether the pattern has Kafka's form, NAME=REGEX with one equals sign, and a regex that surely matches quickly."""
+    """Whether the pattern has Kafka's form, NAME=REGEX with one equals sign, and a regex that certainly matches quickly."""
     what, _, expression = pattern.partition("=")
     if what.strip() not in KNOWN_OF_CLIENTS or not expression or "=" in expression.rstrip("="):
         return False

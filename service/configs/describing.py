@@ -1,7 +1,7 @@
 """Configs as clients see them: each with its value, its source, and the synonyms that may give it a value.
 
-Topics with equal configs share one description, because a topic has a hundred configs, and a client may request those of
-thousands of topics. Invariant: a description depends only on the image given, whatever was described before.
+Topics with equal configs share one description, because a topic has more than thirty configs, and a client may request those of
+thousands of topics. Invariant: a description depends only on the given image, and not on earlier calls.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from service.configs.types import Value, format_value
 from service.metadata.image import MetadataImage
 from service.metadata.internal_topics import INTERNAL_TOPICS
 
-#: Values of internal topics unless others are set. A coordinator's log stays local in any case.
+#: The defaults of internal topics. A coordinator's log stays on the local disk regardless of its configs.
 INTERNAL_DEFAULTS: Mapping[str, Value] = {
     "tidelog.tier.max.lag.ms": INTERNAL_TIER_MAX_LAG_MS,
     "local.retention.ms": -1,
     "local.retention.bytes": -1,
 }
 
-#: Most cached descriptions; each takes tens of kilobytes.
+#: The maximum number of cached descriptions; each takes tens of kilobytes.
 MAX_CACHED_DESCRIPTIONS = 64
 
 
 class ConfigDescriptions:
-    """Describes the configs of a resolver. Every method is a pure function of the image given."""
+    """Describes the configs of a resolver. Every method is a pure function of the given image."""
 
     def __init__(self, configs: Resolver) -> None:
         self._configs = configs
@@ -38,7 +38,7 @@ class ConfigDescriptions:
         self._described_broker: dict[bool, tuple[ConfigEntry, ...]] = {}
 
     def _forget_outdated(self, image: MetadataImage) -> None:
-        """Clears the caches if the brokers' configs changed."""
+        """Clears the caches if the brokers' configs have changed."""
         inherited = self._configs.inherited(image)
         if inherited != self._described_for:
             self._described_for = inherited
@@ -47,8 +47,9 @@ class ConfigDescriptions:
     def describe(
         self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
     ) -> Sequence[ConfigEntry]:
-        """All configs of a topic or of this broker, or those of `names` that exist, ordered by name. For the broker "", the
-        defaults set for all brokers. Raises UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing resource."""
+        """All configs of a topic or of this broker, or those in `names` that exist, ordered by name. The broker "" stands for
+        the dynamic defaults of all brokers. Raises UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing
+        resource."""
         self._configs.check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
         if resource.kind is ResourceKind.TOPIC:
             entries = self.describe_new_topic(image, image.topic_config(resource.name))
@@ -92,6 +93,8 @@ class ConfigDescriptions:
 
     def _describe_broker_key(self, image: MetadataImage, key: ConfigKey, *, everywhere: bool) -> ConfigEntry | None:
         synonyms = self._synonyms(image, key.synonyms, key.name)
+        if key.only_when_set and all(s.source is ConfigSource.DEFAULT for s in synonyms):
+            return None
         if everywhere:
             synonyms = [s for s in synonyms if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
             if not synonyms:

@@ -1,6 +1,6 @@
-"""Where tidelog's defaults differ from Kafka's, and why. The reference page of configs is made from this table.
+"""The defaults that differ from Kafka's, and the reasons. The reference page of configs shows this table.
 
-The differences apply to nodes with an object store; without one, every default is Kafka's.
+The differences apply to nodes with an object store. Without a store, every default is Kafka's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the reference page of configs from the registry: `python -m service.configs.generate_docs` remakes docs/configs.md."""
+"""Writes the reference page of configs, docs/configs.md, from the registry: `python -m service.configs.generate_docs`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Every config of topics and brokers: all of Apache Kafka 4.2.1's, with its types,
 
 Any Kafka client or tool does the same (`kafka-configs.sh`, CreateTopics, AlterConfigs, IncrementalAlterConfigs). A change
 is atomic: all of it is checked, then applied, and takes effect with the next request. An illegal value fails with
-INVALID_CONFIG (for a broker INVALID_REQUEST, as in Kafka) and the reason; an unknown key with the nearest known ones.
+INVALID_CONFIG (for a broker INVALID_REQUEST, as in Kafka) and the reason. The error for an unknown key names similar keys.
 
 *read-only* keys can be set only at the start, *per-broker* keys for a single broker, *cluster-wide* keys for one or all.
 The first value in this order applies: the topic's own; the broker's, set at run time; that of all brokers, set at run time;

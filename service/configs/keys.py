@@ -47,7 +47,7 @@ class ConfigEffect(Enum):
 
 
 class Synonym(NamedTuple):
-    """Another key that gives this one its value, in its own unit: value = synonym * factor."""
+    """A broker key that gives a key its value, possibly in another unit: value = synonym * factor."""
 
     name: str
     factor: int = 1
@@ -56,8 +56,8 @@ class Synonym(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One row. `synonyms` are broker keys in order of precedence (a broker key's own name first). `reason` says why a key is
-    accepted without effect, or refused. `given_by` names the node's setting that this key shows. `hidden` keys are for tests
-    and never described."""
+    accepted without effect, or refused. `given_by` names the node's setting that this key shows. `hidden` keys are for tests.
+    Hidden keys and keys with `only_when_set` are described only where they are set."""
 
     name: str
     kind: ConfigKind
@@ -71,14 +71,14 @@ class ConfigKey:
     reason: str = ""
     given_by: str = ""
     hidden: bool = False
+    only_when_set: bool = False
 
     @property
     def sensitive(self) -> bool:
         return self.kind is ConfigKind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """Parses a value. Raises InvalidConfig, in Kafka's words, if the text is not a legal value, or if the key is
-        refused."""
+        """Parses a value. Raises InvalidConfig in Kafka's words if the text is not a legal value, or if the key is refused."""
         value = parse(self.name, self.kind, text)
         if self.validator is not None:
             self.validator(self.name, value)
@@ -127,7 +127,7 @@ class Registry:
         return self._rows.get(name)
 
     def get(self, name: str) -> ConfigKey:
-        """The key of that name. Raises InvalidConfig, in Kafka's words and with the nearest known names, for an unknown key."""
+        """The key with that name. For an unknown key, raises InvalidConfig in Kafka's words, with the nearest known names."""
         row = self._rows.get(name)
         if row is not None:
             return row

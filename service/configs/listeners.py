@@ -1,8 +1,8 @@
 """A node's bound and advertised addresses, from Kafka's `listeners`, `advertised.listeners` and
-`listener.security.protocol.map`. Pure: ports chosen by the kernel and the machine's name are arguments.
+`listener.security.protocol.map`. Pure: the ports that the kernel chose and the machine's name are arguments.
 
-Invariants: names, and ports other than 0, are unique by Kafka's rules; every listener is advertised at an address that a client
-can connect to. Not promised: that an advertised address leads to this node, which depends on the network.
+Invariants: names, and ports other than 0, are unique by Kafka's rules. Every listener is advertised at an address that clients
+can connect to. Whether an advertised address leads to this node depends on the network, and is not checked.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`bound` are the addresses to listen on. Port 0 means a free port, and an empty host means every address. `advertised` has
-    the same names. There port 0 means the listener's own port, and an empty host means this machine's name."""
+    """`bound` are the addresses to listen on. In `bound`, port 0 means a free port, and an empty host means every address.
+    `advertised` has the same names. In `advertised`, port 0 means the listener's own port, and an empty host means this
+    machine's name."""
 
     bound: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
 
     def resolved(self, ports: Mapping[str, int], machine: str) -> Listeners:
-        """The same listeners with the bound `ports`, by name, and with `machine` for empty advertised hosts."""
+        """The same listeners with the bound `ports` (by listener name), and with `machine` for empty advertised hosts."""
         return Listeners(
             tuple(each._replace(port=ports[each.listener]) for each in self.bound),
             tuple(
@@ -65,8 +66,8 @@ class Listeners:
 
 
 def parse_listeners(listeners: str, advertised: str | None = None, protocols: str | None = None) -> Listeners:
-    """Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None means not set. Raises
-    InvalidConfig, which names the wrong value, the reason, and a correct form."""
+    """Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None means not set. Raises InvalidConfig
+    with the wrong value, the reason, and a correct form."""
     known = _protocols(DEFAULT_PROTOCOLS if protocols is None else protocols)
     bound = _endpoints("listeners", listeners)
     _check_protocols(bound, known)
@@ -87,7 +88,7 @@ def parse_listeners(listeners: str, advertised: str | None = None, protocols: st
 
 
 def _protocols(text: str) -> Mapping[str, str]:
-    """Protocol by listener name."""
+    """The protocols by listener name."""
     found = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
@@ -145,8 +146,8 @@ def _check_ports(bound: Sequence[Endpoint], text: str) -> None:
         families = [_family(each.host) for each in bound if each.port == port]
         if sorted(families) != [4, 6]:
             raise InvalidConfig(
-                f"listeners {text}: Each listener must have a different port, unless one has an address of IPv4 and the "
-                f"other one of IPv6; {port} appears twice"
+                f"listeners {text}: Each listener must have a different port, unless one has an IPv4 address and the "
+                f"other one an IPv6 address; {port} appears twice"
             )
 
 

@@ -1,6 +1,7 @@
-"""The levels of this process's loggers as configs of the resource "broker logger" (KIP-412): read and changed while it runs.
+"""The levels of this process's loggers as configs of the resource "broker logger" (KIP-412), readable and changeable at run
+time.
 
-Levels are not stored: the next start uses `--log-level` again, as in Kafka. Wording follows Kafka 4.2.
+Levels are not stored, as in Kafka, so the next start uses `--log-level` again. Wording follows Kafka 4.2.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest
 log = logging.getLogger("tidelog")
 
 ROOT = "root"
-#: Kafka's names, quietest first; Python has no TRACE.
+#: Kafka's names with Python's levels, quietest first. Python has no TRACE.
 LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -50,7 +51,7 @@ class Loggers:
         ]
 
     def alter(self, broker: str, alterations: Sequence[ConfigAlteration], *, validate_only: bool) -> None:
-        """Makes all alterations or none; DELETE returns a logger to the level of its parent. Raises InvalidConfig for a logger
+        """Makes all alterations or none. DELETE resets a logger to the level of its parent. Raises InvalidConfig for a logger
         or a level that does not exist, InvalidRequest for an illegal operation."""
         if not broker.isdecimal():
             raise InvalidRequest(f"Node id must be an integer, but it is: {broker}")
@@ -63,7 +64,7 @@ class Loggers:
             _check(known, alteration)
         for name, op, level in () if validate_only else alterations:
             known[name].setLevel(LEVELS[str(level)] if op is AlterOp.SET else logging.NOTSET)
-            # The root logger logs this, because the changed logger may be off now.
+            # The logger `tidelog` logs this, because the changed logger may now be off.
             events.info(log, "logger.changed", name=name, to=level if op is AlterOp.SET else None)
 
 
@@ -90,6 +91,6 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _level(logger: logging.Logger) -> str:
-    """A Python level between two of Kafka's levels maps to the quieter one."""
+    """Kafka's name of the effective level. A Python level between two of Kafka's levels maps to the quieter one."""
     level = logger.getEffectiveLevel()
     return next(name for name, bound in reversed(LEVELS.items()) if level <= bound or name == "FATAL")

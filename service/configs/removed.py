@@ -1,4 +1,4 @@
-"""Config keys that Kafka 4 removed, each with its replacement for the error message."""
+"""The config keys that Kafka 4 removed, each with its replacement, for the error message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REMOVED_FROM_TOPICS: Mapping[str, str] = {
 
 
 def removed(scope: str, name: str) -> str | None:
-    """The replacement of a key of that scope (`topic` or `broker`) that Kafka 4 removed; None for any other key."""
+    """The replacement of a key that Kafka 4 removed; None for any other key. `scope` is `topic` or `broker`."""
     if scope == "broker" and name.startswith("zookeeper."):
         return _ZOOKEEPER
     return (REMOVED_FROM_BROKERS if scope == "broker" else REMOVED_FROM_TOPICS).get(name)

@@ -1,11 +1,11 @@
-"""The value of a config, its source, and the records that a change writes. `describing.py` shows configs to clients.
+"""Finds the value of a config and its source, and makes the records of a change. `describing.py` shows configs to clients.
 
-Precedence, as in Kafka: the topic's own value, this broker's dynamic value, the cluster's dynamic default, the value set at the
-node's start, the default. Within each of these, the key's synonyms apply in their order. The metadata image holds the dynamic
-values.
+The precedence is Kafka's: the topic's own value, this broker's dynamic value, the cluster's dynamic default, the value set at
+the node's start, the default. Within each of these levels, the key's synonyms apply in their order. The metadata image holds
+the dynamic values.
 
-Invariant: a change is checked as a whole before it makes a record, and makes all its records or none. If a later version's rule
-refuses a stored value, it is reported as InvalidConfig.
+Invariant: a change is checked as a whole before it makes a record, and makes all its records or none. If the rule of a later
+version refuses a stored value, reading that value raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPa
 from storage_tiers.hot.settings import LogSettings, TimestampType
 from storage_tiers.records.recompress import target
 
-#: The maximum lag of internal topics, which reach the bucket sooner than others. A restore from the bucket alone loses records
-#: up to this age.
+#: The maximum lag of internal topics, in ms. Internal topics reach the bucket sooner than other topics. A restore from the
+#: bucket alone loses their records up to this age.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
-#: Most cached log settings, one for each distinct set of a topic's own configs.
+#: The maximum number of cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
 
-#: Configs of one broker and of all brokers.
+#: The dynamic configs of one broker and of all brokers.
 Inherited = tuple[Mapping[str, str], Mapping[str, str]]
 
 
 class Candidate(NamedTuple):
-    """A value that a key may take: the synonym that gives it, the value in its unit, its source."""
+    """A value that a key may take: the synonym that gives the value, the value in the synonym's unit, and its source."""
 
     synonym: Synonym
     value: Value
@@ -59,7 +59,7 @@ class Candidate(NamedTuple):
 
 
 def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Checks the broker configs with which a user starts the node (`--set KEY=VALUE`). Raises InvalidConfig for an unknown key
+    """Checks the broker configs that are set at the node's start (`--set KEY=VALUE`). Raises InvalidConfig for an unknown key
     (with the nearest names), an illegal value, or a key that one of the node's own settings determines."""
     for name, text in values.items():
         key = BROKER_KEYS.get(name)
@@ -87,10 +87,10 @@ def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class Resolver:
-    """Configs as one broker sees them. Every method is a pure function of the image given.
+    """Configs as one broker sees them. Every method is a pure function of the given image.
 
-    `static` holds the configs with which the node was started, checked by `check_static`, and the node's own addresses and ids
-    (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
+    `static` holds the configs that were set at the node's start, checked by `check_static`, and the node's own settings as
+    configs (such as `listeners`, `log.dirs`, `process.roles` and `tidelog.grpc.listener`).
     """
 
     def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
@@ -107,7 +107,7 @@ class Resolver:
         self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
 
     def inherited(self, image: MetadataImage) -> Inherited:
-        """The dynamic configs from which topics take values: this broker's, and the defaults of all brokers."""
+        """The dynamic configs that topics inherit: this broker's, and the defaults of all brokers."""
         return image.broker_config(self.node_id), image.broker_config(None)
 
     # --- values ---------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Resolver:
         return BrokerConfigs(functools.partial(self.broker_value, image))
 
     def topic(self, image: MetadataImage, topic: str) -> TopicConfigs:
-        """The topic's configs; for a missing topic, the values that a new topic of that name would have."""
+        """The topic's configs. A missing topic has the values that a new topic of that name would have."""
 
         def value(name: str) -> Value | None:
             found, source = self.topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
@@ -127,7 +127,7 @@ class Resolver:
         return TopicConfigs(value)
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:
-        """The value of a broker key; `BrokerConfigs` has them typed."""
+        """The value of a broker key. `BrokerConfigs` has the typed values."""
         holds = next(self.candidates(image, (Synonym(name),)), None)
         return None if holds is None else holds.value
 
@@ -224,7 +224,7 @@ class Resolver:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]:
-        """The configs of a new topic. Raises InvalidConfig, in Kafka's words."""
+        """Returns the configs of a new topic. Raises InvalidConfig in Kafka's words if one is illegal."""
         absent = sorted(name for name, text in configs.items() if text is None)
         if absent:
             raise InvalidConfig(f"Null value not supported for topic configs: {','.join(absent)}")
@@ -241,9 +241,10 @@ class Resolver:
         replace: bool = False,
         asked: int | None = None,
     ) -> tuple[pb.MetadataRecord, ...]:
-        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged values make no record.
-        `replace` has the semantics of AlterConfigs: configs that are not named are removed. `asked` is the broker that received
-        the request, by default this one."""
+        """The records of all alterations of an IncrementalAlterConfigs request (KIP-339). Raises InvalidRequest or
+        InvalidConfig if one is invalid, UnknownTopicOrPartition for an unknown topic; then there are no records. Unchanged
+        values make no record. `replace` has the semantics of AlterConfigs, which removes all configs that are not named.
+        `asked` is the broker that received the request, by default this one."""
         if resource.kind is ResourceKind.CLIENT_METRICS:
             return client_metrics.alter(image, resource, alterations, replace=replace)
         self.check_resource(
@@ -382,15 +383,15 @@ class Resolver:
 
 
 def _segment_ms(topic: TopicConfigs) -> int:
-    """The maximum age of an open segment. A record is compacted only once its segment is closed (Kafka:
+    """The maximum age of an open segment. A record is compacted only after its segment is closed (Kafka:
     LogConfig.maxSegmentMs)."""
     compacts = "compact" in topic.cleanup_policy
     return min(topic.segment_ms, topic.max_compaction_lag_ms) if compacts else topic.segment_ms
 
 
 def _smaller_bound(local: int, whole: int) -> int:
-    """The smaller of a local and a total bound. A local bound of -2 means the total bound, any other negative value means no
-    bound. -1 if there is none."""
+    """The smaller of a local and a total bound; -1 if there is no bound. If the local bound is negative, the result is the
+    total bound."""
     if whole < 0:
         return max(-1, local)
     return whole if local < 0 else min(local, whole)

@@ -1,6 +1,6 @@
 """Every config of a topic: all of Kafka 4.2.1's and tidelog's own.
 
-A topic's value comes from the topic, otherwise from a synonym of the broker, otherwise from the default.
+The value of a key comes from the topic, otherwise from a broker key that is its synonym, otherwise from the default.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = one_of("compact", "delete")
 RECORD_VALIDATIONS = one_of("full", "header")
 
+NOTHING_COPIED = "a partition moves through the bucket, and its new leader copies no records"
 ONE_REPLICA = "it concerns replication between brokers, and a partition has one replica here"
 
 
@@ -196,8 +197,8 @@ _RETENTION = (
         "tidelog.tier.max.lag.ms",
         _LONG,
         HOUR_MS,
-        "Age in milliseconds at which a segment is closed and offloaded although it is neither full nor due, even if idle: "
-        "the maximum age of records that are lost with all local disks.",
+        "Age in milliseconds at which the active segment is closed and offloaded, even if it is neither full nor as old as "
+        "segment.ms, and even if no records arrive: the maximum age of records that are lost with the local disk.",
         at_least(1),
         "tidelog.tier.max.lag.ms",
     ),
@@ -336,9 +337,9 @@ _REPLICATION = (
         "leader.replication.throttled.replicas",
         _LIST,
         (),
-        "Replicas whose leader side is throttled: partition:broker pairs, or * for all.",
+        "Partitions whose offloads leader.replication.throttled.rate limits while they move to another broker: "
+        "partition:broker pairs that name the broker they leave, or * for all.",
         throttled_replicas,
-        unused=ONE_REPLICA,
     ),
     _key(
         "follower.replication.throttled.replicas",
@@ -346,11 +347,11 @@ _REPLICATION = (
         (),
         "Replicas whose follower side is throttled: partition:broker pairs, or * for all.",
         throttled_replicas,
-        unused=ONE_REPLICA,
+        unused=NOTHING_COPIED,
     ),
 )
 
-#: As in Kafka, lets tests make segments below the minimum of segment.bytes.
+#: As in Kafka, this key lets tests make segments smaller than the minimum of segment.bytes.
 _INTERNAL = (
     ConfigKey(
         "internal.segment.bytes",

@@ -1,10 +1,9 @@
 """Broker and topic configs as typed attributes, so that mypy finds a typo in a key or a wrong type.
 
 `values.py` has an attribute for each honoured key. `python -m service.configs.typed` generates it from the registry, and a test
-fails while it is stale. Keys that are accepted without effect, refused or only shown are absent, because no code may act on
-them.
+fails if it is stale. Keys that are accepted without effect, refused or only shown are absent, because no code may act on them.
 
-Invariant: an attribute is `<type> | None` exactly where its key has no default.
+Invariant: an attribute has the type `<type> | None` if and only if its key has no default.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from service.configs.typed import Typed, Values
 
 
 class Values:
-    """Configs of one resource, looked up at each access; the caller chooses the image that `value` reads."""
+    """The configs of one resource, looked up at each access. The caller chooses the image that `value` reads."""
 
     __slots__ = ("value",)
 
@@ -61,7 +60,7 @@ class Typed(Generic[T]):
 
 
 def attribute(name: str) -> str:
-    """The attribute name of a key: `log.dirs` is `log_dirs`."""
+    """The attribute name of a key, for example `log_dirs` for `log.dirs`."""
     return name.replace(".", "_").replace("-", "_")
 
 

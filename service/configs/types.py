@@ -1,6 +1,6 @@
 """Values of configs: Kafka's kinds, their text form, and the rules for a value.
 
-Parsing, formatting and wording follow Kafka's ConfigDef, since tools print them and tests match them. Every refusal reads
+Parsing, formatting and wording follow Kafka's ConfigDef, because tools print the texts and tests match them. Most refusals read
 "Invalid value X for configuration K: why". Pure.
 """
 
@@ -17,16 +17,16 @@ from grpc_api.contract.topics import ConfigKind
 from storage_tiers.errors import InvalidConfig
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
-#: Raises InvalidConfig if the named key's value breaks the rule.
+#: Called with a key's name and its value. Raises InvalidConfig if the value breaks the rule.
 Validator: TypeAlias = Callable[[str, Value], None]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
-#: Most characters of a value: the limit of Kafka's strings in versions that are not flexible. It also bounds lists, to which
-#: clients could append without end.
+#: The maximum number of characters of a value: the limit of Kafka's strings in versions that are not flexible. This bound also
+#: limits lists, to which clients could append endlessly.
 LONGEST_VALUE = 32_767
-#: Most digits of a number, leading zeros included.
+#: The maximum number of digits of a number, including leading zeros.
 LONGEST_NUMBER = 1_000
 _BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
 
@@ -36,7 +36,7 @@ def refusal(name: str, shown: object, why: str) -> InvalidConfig:
 
 
 def check_length(name: str, text: str) -> None:
-    """Raises InvalidConfig for more than LONGEST_VALUE characters. The message does not repeat them."""
+    """Raises InvalidConfig for more than LONGEST_VALUE characters. The message does not contain the text."""
     if len(text) > LONGEST_VALUE:
         raise InvalidConfig(
             f"The value for configuration {name} has {len(text)} characters; at most {LONGEST_VALUE} are allowed"
@@ -44,7 +44,7 @@ def check_length(name: str, text: str) -> None:
 
 
 def parse(name: str, kind: ConfigKind, text: str) -> Value:
-    """The value of `text`, without surrounding spaces. Raises InvalidConfig if it is not of that kind."""
+    """The value of `text`, without surrounding spaces. Raises InvalidConfig if the text is not a value of that kind."""
     check_length(name, text)
     trimmed = text.strip()
     if kind is ConfigKind.BOOLEAN:
@@ -70,12 +70,13 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
 
 
 def is_number(digits: str, number: int) -> bool:
-    """Whether the decimal digits are exactly that number. A client may send millions of digits."""
+    """Whether `digits` is the decimal form of `number`. Longer texts than LONGEST_NUMBER are not parsed, because a client may
+    send millions of digits."""
     return len(digits) <= LONGEST_NUMBER and int(digits) == number
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The items in order, each once."""
+    """The items in order, without duplicates."""
     return tuple(dict.fromkeys(_COMMA.split(text.strip()))) if text.strip() else ()
 
 
@@ -91,7 +92,7 @@ def format_value(value: Value | None) -> str | None:
 
 
 def _format_double(value: float) -> str:
-    """The text that Java prints: 1.0E-8 where Python writes 1e-08."""
+    """The text that Java prints, such as 1.0E-8 where Python prints 1e-08."""
     if isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -104,7 +105,7 @@ def _format_double(value: float) -> str:
 
 
 def between(low: float | None = None, high: float | None = None) -> Validator:
-    """A number, both ends included."""
+    """Allows numbers from `low` to `high`, both included."""
 
     def check(name: str, value: Value) -> None:
         assert isinstance(value, int | float)
@@ -130,7 +131,7 @@ def between_or(low: int, high: int, other: int) -> Validator:
 
 
 def one_of(*allowed: str) -> Validator:
-    """A string, or each item of a list."""
+    """Allows these strings, as the value or as the items of a list."""
 
     def check(name: str, value: Value) -> None:
         assert isinstance(value, str | tuple)
@@ -142,7 +143,7 @@ def one_of(*allowed: str) -> Validator:
 
 
 def any_case(*allowed: str) -> Validator:
-    """A string, whatever its case."""
+    """Allows these strings regardless of case."""
 
     def check(name: str, value: Value) -> None:
         assert isinstance(value, str)
@@ -166,7 +167,7 @@ def unlimited_or_positive(name: str, value: Value) -> None:
 
 def connection_counts(text: str) -> dict[str, int]:
     """Parses `address:count` pairs, separated by commas, with IPv6 in brackets. Raises ValueError for another form or a host
-    name. Names are not resolved, since that may be slow."""
+    name. Host names are not resolved, because that may be slow."""
     found = {}
     for item in split_list(text):
         host, colon, count = item.rpartition(":")
@@ -197,7 +198,7 @@ def throttled_replicas(name: str, value: Value) -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Up to three known names similar to the unknown one, most similar first."""
+    """Up to three known names that are similar to `name`, the most similar first."""
     import difflib
 
     folded = name.lower().replace("_", ".").replace("-", ".")

@@ -1,9 +1,9 @@
-"""Kafka's broker configs without effect here: described, checked, and either accepted or refused.
+"""Kafka's broker configs that have no effect in tidelog. They are described, checked, and either accepted or refused.
 
-`unsupported_configs.tsv` has a row per key; a version that honours a key moves its row into code. Kind, default, update mode
-and rule are those of Kafka 4.2.1. The reason names the replacement. An accepted value is stored and shown, so that an existing
-`server.properties` works unchanged. Values other than the default are refused if a user would rely on behaviour that this node
-does not have.
+`unsupported_configs.tsv` has a row per key; the row of a key that becomes honoured moves into code. Kind, default, update mode
+and rule are those of Kafka 4.2.1. The reason says why the key has no effect. An accepted value is stored and shown, so that an
+existing `server.properties` works unchanged. A key is refused, except for its default value, if a user would rely on behaviour
+that this node does not have.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ REASONS = {
     ),
     "two-phase": "two-phase commit (KIP-939) is not served yet",
     "verified": "every transactional batch is verified, because a late one could begin a transaction that never ends",
-    "unthrottled": "object store traffic is not throttled",
+    "unthrottled": "reads from the object store are not throttled",
+    "windowless": "there is no window: the next offload waits as long as the earlier ones take at the permitted rate",
 }
 
 
@@ -75,7 +76,7 @@ def _key(row: dict[str, str]) -> ConfigKey:
 
 
 def _rule(kind: ConfigKind, text: str) -> Validator | None:
-    """`low..high` (either may be left out), `one of: a, b`, `one of, any case: A, B`, `non-empty`, or none."""
+    """Parses `low..high` (either may be omitted), `one of: a, b`, `one of, any case: A, B`, `non-empty`, or `-` for no rule."""
     if text == NOTHING:
         return None
     if text == "non-empty":

@@ -1,4 +1,4 @@
-"""A controller in a process of its own, and the brokers that follow it.
+"""A controller that serves brokers in other processes, and the brokers that follow it.
 
     broker ── Register, Heartbeat (stream) ──> contacts ──> RegisterBroker, UnfenceBroker, FenceBroker ... ┐
     broker ── Execute (a command with its id) ──────────────────────────────────> service.metadata.Controller ──> metadata log

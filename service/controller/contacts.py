@@ -1,8 +1,8 @@
-"""Tracks the last contact with each registered broker, and finds the brokers to be fenced.
+"""Tracks the last contact with each registered broker, and finds the brokers that must be fenced.
 
-A broker is fenced when it is silent for its session timeout, or soon after its heartbeat stream ends. A stream ends with its
-process, so the controller notices a death within half a second, and a pause after the timeout. The end of a stream does not
-prove a death: after a broken connection the broker opens the next stream in time.
+A broker is fenced when it is silent for its session timeout, or soon after its heartbeat stream ends. A stream ends with the
+broker's process, so the controller notices a death within half a second, and a pause after the timeout. The end of a stream
+does not prove a death: after a broken connection the broker opens the next stream within STREAM_GRACE_S.
 
 Pure: times are seconds of one monotonic clock. Invariant: a contact belongs to one registration. Heartbeats of an older
 registration, and the end of its stream, change nothing.
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Kafka's `broker.session.timeout.ms`, in seconds.
+#: The default of Kafka's `broker.session.timeout.ms`, in seconds.
 SESSION_S = 9.0
-#: Seconds after the end of a heartbeat stream in which a new stream prevents fencing.
+#: Seconds after the end of a heartbeat stream within which a new stream prevents fencing.
 STREAM_GRACE_S = 0.5
 
 
@@ -48,7 +48,7 @@ class Contacts:
             self._heard[contact.broker_id] = _Heard(contact.broker_epoch, now + self._session_s)
 
     def opened(self, contact: Contact, now: float) -> None:
-        """A heartbeat stream has begun. Call it once for each stream, with `ended` at its end."""
+        """Called when a heartbeat stream begins, as `ended` is when the stream ends."""
         self._of(contact).streams += 1
         self.heard(contact, now)
 
@@ -64,7 +64,8 @@ class Contacts:
             known.deadline = min(known.deadline, now + STREAM_GRACE_S)
 
     def overdue(self, now: float) -> list[Contact]:
-        """Returns the brokers to be fenced. Each broker is returned once, and is then forgotten until its next contact."""
+        """Returns the brokers that must be fenced. Each broker is returned once, and is then forgotten until its next
+        contact."""
         found = [
             Contact(broker_id, each.broker_epoch) for broker_id, each in self._heard.items() if each.deadline <= now
         ]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#service/controller/controller.proto\x12\x15tidelog.controller.v1\"6\n\x0fRegisterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\"5\n\rRegisterReply\x12\x14\n\x0c\x62roker_epoch\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"t\n\x0e\x45xecuteRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12\x16\n\x0e\x61nswered_below\x18\x04 \x01(\x03\x12\x0f\n\x07\x63ommand\x18\x05 \x01(\x0c\".\n\x0c\x45xecuteReply\x12\x0e\n\x06result\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"a\n\x10HeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x15\n\rwants_to_stop\x18\x04 \x01(\x08\"2\n\x0eHeartbeatReply\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\x12\x10\n\x08may_stop\x18\x02 \x01(\x08\"A\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\"g\n\x0b\x46ollowReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x0c\x12\x10\n\x08snapshot\x18\x04 \x01(\x08\x12\x0c\n\x04last\x18\x05 \x01(\x08\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x32\xf4\x02\n\nController\x12X\n\x08Register\x12&.tidelog.controller.v1.RegisterRequest\x1a$.tidelog.controller.v1.RegisterReply\x12U\n\x07\x45xecute\x12%.tidelog.controller.v1.ExecuteRequest\x1a#.tidelog.controller.v1.ExecuteReply\x12_\n\tHeartbeat\x12\'.tidelog.controller.v1.HeartbeatRequest\x1a%.tidelog.controller.v1.HeartbeatReply(\x01\x30\x01\x12T\n\x06\x46ollow\x12$.tidelog.controller.v1.FollowRequest\x1a\".tidelog.controller.v1.FollowReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#service/controller/controller.proto\x12\x15tidelog.controller.v1\"6\n\x0fRegisterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\"5\n\rRegisterReply\x12\x14\n\x0c\x62roker_epoch\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x8b\x01\n\x0e\x45xecuteRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x61nswered_below\x18\x03 \x01(\x03\x12\x38\n\x08\x63ommands\x18\x04 \x03(\x0b\x32&.tidelog.controller.v1.NumberedCommand\"4\n\x0fNumberedCommand\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\"@\n\x0c\x45xecuteReply\x12\x30\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1e.tidelog.controller.v1.Outcome\"8\n\x07Outcome\x12\x0e\n\x06result\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05\x65rror\x18\x03 \x01(\x0c\"a\n\x10HeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x15\n\rwants_to_stop\x18\x04 \x01(\x08\"2\n\x0eHeartbeatReply\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\x12\x10\n\x08may_stop\x18\x02 \x01(\x08\"A\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\"~\n\x0b\x46ollowReply\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x0c\x12\x10\n\x08snapshot\x18\x04 \x01(\x08\x12\x0c\n\x04last\x18\x05 \x01(\x08\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x12\x15\n\rcontroller_id\x18\x07 \x01(\x05\x32\xf4\x02\n\nController\x12X\n\x08Register\x12&.tidelog.controller.v1.RegisterRequest\x1a$.tidelog.controller.v1.RegisterReply\x12U\n\x07\x45xecute\x12%.tidelog.controller.v1.ExecuteRequest\x1a#.tidelog.controller.v1.ExecuteReply\x12_\n\tHeartbeat\x12\'.tidelog.controller.v1.HeartbeatRequest\x1a%.tidelog.controller.v1.HeartbeatReply(\x01\x30\x01\x12T\n\x06\x46ollow\x12$.tidelog.controller.v1.FollowRequest\x1a\".tidelog.controller.v1.FollowReply0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,18 +35,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST']._serialized_end=116
   _globals['_REGISTERREPLY']._serialized_start=118
   _globals['_REGISTERREPLY']._serialized_end=171
-  _globals['_EXECUTEREQUEST']._serialized_start=173
-  _globals['_EXECUTEREQUEST']._serialized_end=289
-  _globals['_EXECUTEREPLY']._serialized_start=291
-  _globals['_EXECUTEREPLY']._serialized_end=337
-  _globals['_HEARTBEATREQUEST']._serialized_start=339
-  _globals['_HEARTBEATREQUEST']._serialized_end=436
-  _globals['_HEARTBEATREPLY']._serialized_start=438
-  _globals['_HEARTBEATREPLY']._serialized_end=488
-  _globals['_FOLLOWREQUEST']._serialized_start=490
-  _globals['_FOLLOWREQUEST']._serialized_end=555
-  _globals['_FOLLOWREPLY']._serialized_start=557
-  _globals['_FOLLOWREPLY']._serialized_end=660
-  _globals['_CONTROLLER']._serialized_start=663
-  _globals['_CONTROLLER']._serialized_end=1035
+  _globals['_EXECUTEREQUEST']._serialized_start=174
+  _globals['_EXECUTEREQUEST']._serialized_end=313
+  _globals['_NUMBEREDCOMMAND']._serialized_start=315
+  _globals['_NUMBEREDCOMMAND']._serialized_end=367
+  _globals['_EXECUTEREPLY']._serialized_start=369
+  _globals['_EXECUTEREPLY']._serialized_end=433
+  _globals['_OUTCOME']._serialized_start=435
+  _globals['_OUTCOME']._serialized_end=491
+  _globals['_HEARTBEATREQUEST']._serialized_start=493
+  _globals['_HEARTBEATREQUEST']._serialized_end=590
+  _globals['_HEARTBEATREPLY']._serialized_start=592
+  _globals['_HEARTBEATREPLY']._serialized_end=642
+  _globals['_FOLLOWREQUEST']._serialized_start=644
+  _globals['_FOLLOWREQUEST']._serialized_end=709
+  _globals['_FOLLOWREPLY']._serialized_start=711
+  _globals['_FOLLOWREPLY']._serialized_end=837
+  _globals['_CONTROLLER']._serialized_start=840
+  _globals['_CONTROLLER']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

@@ -6,8 +6,10 @@ The requests of brokers to their controller (KIP-631's RPCs in the form of gRPC)
 Commands and metadata records are sent as the bytes that the metadata log has.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -72,52 +74,99 @@ class ExecuteRequest(_message.Message):
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
-    SEQUENCE_FIELD_NUMBER: _builtins.int
     ANSWERED_BELOW_FIELD_NUMBER: _builtins.int
-    COMMAND_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
-    sequence: _builtins.int
     answered_below: _builtins.int
-    command: _builtins.bytes
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___NumberedCommand]: ...
     def __init__(
         self,
         *,
         broker_id: _builtins.int = ...,
         broker_epoch: _builtins.int = ...,
-        sequence: _builtins.int = ...,
         answered_below: _builtins.int = ...,
-        command: _builtins.bytes = ...,
+        commands: _abc.Iterable[Global___NumberedCommand] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_below", b"answered_below", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "command", b"command", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_below", b"answered_below", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "commands", b"commands"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 
 @_typing.final
+class NumberedCommand(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    command: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        command: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NumberedCommand: _TypeAlias = NumberedCommand  # noqa: Y015
+
+@_typing.final
 class ExecuteReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Outcome]:
+        """one for each command, in the request's order"""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___Outcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecuteReply: _TypeAlias = ExecuteReply  # noqa: Y015
+
+@_typing.final
+class Outcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULT_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     result: _builtins.bytes
     offset: _builtins.int
+    """the metadata offset from which an image has the command's change"""
+    error: _builtins.bytes
+    """a tidelog.v1.ErrorDetail if the command is refused; else empty"""
     def __init__(
         self,
         *,
         result: _builtins.bytes = ...,
         offset: _builtins.int = ...,
+        error: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "offset", b"offset", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExecuteReply: _TypeAlias = ExecuteReply  # noqa: Y015
+Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
@@ -208,6 +257,7 @@ class FollowReply(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    CONTROLLER_ID_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     term: _builtins.int
     batch: _builtins.bytes
@@ -218,6 +268,8 @@ class FollowReply(_message.Message):
     """of a snapshot"""
     end: _builtins.int
     """the newest entry's index as this message is sent"""
+    controller_id: _builtins.int
+    """the broker in the controller's process"""
     def __init__(
         self,
         *,
@@ -227,10 +279,11 @@ class FollowReply(_message.Message):
         snapshot: _builtins.bool = ...,
         last: _builtins.bool = ...,
         end: _builtins.int = ...,
+        controller_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end", b"end", "last", b"last", "offset", b"offset", "snapshot", b"snapshot", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "controller_id", b"controller_id", "end", b"end", "last", b"last", "offset", b"offset", "snapshot", b"snapshot", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

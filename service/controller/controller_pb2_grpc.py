@@ -67,7 +67,7 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Execute(self, request, context):
-        """Carries out one command, once however often it is sent.
+        """Carries out commands of one broker in their order. Each is carried out once, however often it is sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

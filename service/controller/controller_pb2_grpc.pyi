@@ -37,7 +37,7 @@ class ControllerStub:
     Register: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RegisterRequest, _controller_pb2.RegisterReply]
     """Registers a starting broker. The broker is fenced until its heartbeats say that it is ready."""
     Execute: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ExecuteRequest, _controller_pb2.ExecuteReply]
-    """Carries out one command, once however often it is sent."""
+    """Carries out commands of one broker in their order. Each is carried out once, however often it is sent."""
     Heartbeat: _grpc.StreamStreamMultiCallable[_controller_pb2.HeartbeatRequest, _controller_pb2.HeartbeatReply]
     """Heartbeats of one registration. The controller notices the stream's end soon, and silence after the session timeout."""
     Follow: _grpc.UnaryStreamMultiCallable[_controller_pb2.FollowRequest, _controller_pb2.FollowReply]
@@ -51,7 +51,7 @@ class ControllerAsyncStub(ControllerStub):
     Register: _aio.UnaryUnaryMultiCallable[_controller_pb2.RegisterRequest, _controller_pb2.RegisterReply]  # type: ignore[assignment]
     """Registers a starting broker. The broker is fenced until its heartbeats say that it is ready."""
     Execute: _aio.UnaryUnaryMultiCallable[_controller_pb2.ExecuteRequest, _controller_pb2.ExecuteReply]  # type: ignore[assignment]
-    """Carries out one command, once however often it is sent."""
+    """Carries out commands of one broker in their order. Each is carried out once, however often it is sent."""
     Heartbeat: _aio.StreamStreamMultiCallable[_controller_pb2.HeartbeatRequest, _controller_pb2.HeartbeatReply]  # type: ignore[assignment]
     """Heartbeats of one registration. The controller notices the stream's end soon, and silence after the session timeout."""
     Follow: _aio.UnaryStreamMultiCallable[_controller_pb2.FollowRequest, _controller_pb2.FollowReply]  # type: ignore[assignment]
@@ -74,7 +74,7 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.ExecuteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ExecuteReply, _abc.Awaitable[_controller_pb2.ExecuteReply]]:
-        """Carries out one command, once however often it is sent."""
+        """Carries out commands of one broker in their order. Each is carried out once, however often it is sent."""
 
     @_abc_1.abstractmethod
     def Heartbeat(

@@ -1,8 +1,9 @@
 """The metadata that a broker follows: its controller's entries, applied in order.
 
-Invariants: the image is the state after an entry of the controller's log, and never goes back. The one exception: a controller
-whose log lacks this broker's entry (the controller's disk is an older copy) sends a snapshot, which the broker accepts.
-Listeners get each change once. After a broken connection the follower reconnects with back-off, and keeps the image meanwhile.
+Invariants: the image is the state after an entry of the controller's log, and never goes back. A controller whose log lacks
+this broker's entry (the controller's disk is an older copy) sends a snapshot, which the broker refuses: it would set aside logs
+that have moved to it since. Listeners get each change once. After a broken connection the follower reconnects with back-off,
+and keeps the image meanwhile.
 
 Not thread-safe: call it on the event loop.
 """
@@ -23,16 +24,19 @@ from service.controller import controller_pb2 as pb
 from service.controller.controller_pb2_grpc import ControllerStub
 from service.metadata import records_pb2 as records
 from service.metadata.following import Listener
+from service.metadata.history import has_entry
 from service.metadata.image import MetadataImage
 from service.metadata.parts import Changes
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.errors import Advice, LogError, RequestTimedOut
+from storage_tiers.errors import Advice, LogError, RequestTimedOut, UnsupportedVersion
 
 log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 
+#: Seconds until a controller with older metadata is asked again; each time it sends a snapshot.
+AHEAD_S = 2.0
 RECONNECTING = BackoffSettings(first=0.05, longest=1.0)
 
 
@@ -49,11 +53,15 @@ class MetadataFollower:
         self.path = path
         self._image = MetadataImage()
         self._index = self._term = 0
+        self.controller_id: int | None = -1
         #: The newest index that the controller had when it first answered; -1 before its first answer.
         self._first_end = -1
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._snapshot: list[records.MetadataRecord] = []
+        #: Whether the controller has shown metadata that lack the entry of `image`, and no later entry since. A start of a node
+        #: with a controller always writes one.
+        self.is_ahead = False
         self._troubles = events.Troubles()
 
     @property
@@ -66,6 +74,10 @@ class MetadataFollower:
         return self._term
 
     @property
+    def applied(self) -> tuple[int, int]:
+        return self._index, self._term
+
+    @property
     def last_index(self) -> int:
         """The index of the last entry applied; 0 before the first."""
         return self._index
@@ -75,7 +87,7 @@ class MetadataFollower:
         return partial(self._listeners.remove, listener)
 
     async def reach(self, offset: int, timeout_s: float | None) -> None:
-        """Returns once the image has the entry of that index. Raises RequestTimedOut after `timeout_s`. None waits without a
+        """Returns once the image has the entry of that index. Raises RequestTimedOut after `timeout_s` seconds; None means no
         limit."""
         if self._index >= offset:
             return
@@ -98,8 +110,8 @@ class MetadataFollower:
             await self.reach(max(self._index + 1, self._first_end), None)
 
     async def run(self) -> None:
-        """Follows until it is cancelled. Raises MetadataCorrupt if a record does not match the image, and WrongCluster. Both
-        must end the broker."""
+        """Follows until it is cancelled. Raises an error that must end the broker: MetadataCorrupt if a record does not match
+        the image, WrongCluster, or UnsupportedVersion if the address is not a controller's listener."""
         backoff = Backoff(RECONNECTING, self._controller.rng)
         while True:
             before = self._index
@@ -112,7 +124,7 @@ class MetadataFollower:
                     events.warning(log, "controller.unreachable", address=self._controller.address, error=error)
             if self._index > before:
                 backoff.succeeded()
-            await asyncio.sleep(backoff.next_delay())
+            await asyncio.sleep(AHEAD_S if self.is_ahead else backoff.next_delay())
 
     async def close(self) -> None:
         """Does nothing: the caller of `run` ends its task."""
@@ -122,13 +134,23 @@ class MetadataFollower:
         stub = ControllerStub(self._controller.channel)
         self._snapshot.clear()
         request = pb.FollowRequest(cluster_id=self._cluster_id, offset=self._index, term=self._term)
+        following = stub.Follow(request)
         try:
-            async for reply in stub.Follow(request):
+            async for reply in following:
                 if self._troubles.ends("controller"):
                     events.info(log, "controller.reached", address=self._controller.address)
                 self._take(reply)
+                if self.is_ahead:
+                    return
         except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise UnsupportedVersion(
+                    f"{self._controller.address} is not a controller's listener; give the controller_listener of the "
+                    "controller's node as --controller"
+                ) from None
             raise error_of_call(failure, self._controller.address) from None
+        finally:
+            following.cancel()  # a stream that is left open counts against this connection's at the controller
 
     def _take(self, reply: pb.FollowReply) -> None:
         if self._first_end < 0:
@@ -140,14 +162,28 @@ class MetadataFollower:
             return
         self._snapshot.extend(batch)
         if reply.last:
-            if reply.offset < self._index:
-                events.error(log, "controller.went_back", known=self._index, shown=reply.offset)
             image = MetadataImage().apply_batch(self._snapshot)
             self._snapshot.clear()
+            self.is_ahead = self._is_newer_than(image, reply.offset)
+            if self.is_ahead:
+                if self._troubles.begins("history", RequestTimedOut("older metadata")):
+                    events.error(log, "controller.went_back", known=self._index, shown=reply.offset)
+                return
             self._advance(image, changes_between(self._image, image), reply)
 
+    def _is_newer_than(self, image: MetadataImage, offset: int) -> bool:
+        """Whether `image`, of the controller's entry at `offset`, is of the same log as this broker's image and lacks its
+        entry. A cluster that was taken over has another log."""
+        terms, known = image.terms, self._image.terms
+        if not terms or not known or terms[0] != known[0]:
+            return False
+        return not has_entry(terms, offset, self._index, self._term)
+
     def _advance(self, image: MetadataImage, changes: Changes, reply: pb.FollowReply) -> None:
+        self.is_ahead = False
+        self._troubles.ends("history")
         self._image, self._index, self._term = image, reply.offset, reply.term
+        self.controller_id = reply.controller_id
         self._cluster_id = image.cluster_id
         for listener in tuple(self._listeners):
             listener(image, changes)

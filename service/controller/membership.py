@@ -1,6 +1,6 @@
 """A broker's membership of a cluster whose controller is in another process, from joining to leaving.
 
-    open -> joined -> register -> run ... -> leave -> close
+    open -> joined -> register -> run ... -> leave -> close         `applied.noting` meanwhile
 
 `joined` waits for the controller without a limit, since a broker without metadata can serve nothing. `run` tells the controller
 that the broker is ready, and ends only with an error that must end the broker: a newer start has its id, or the metadata cannot
@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 
 from grpc_api.channel import NodeChannel, open_channel
+from service.controller.applied_metadata import AppliedMetadata
 from service.controller.client import RemoteController
 from service.controller.follower import MetadataFollower
 from service.metadata.commands import RegisterBroker
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
+from storage_tiers.files import Files
+from storage_tiers.hot.data_dir import META_PROPERTIES
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +34,22 @@ LEAVE_S = 5.0
 class ClusterMembership:
     """`metadata` follows the controller at `address`; `commands` sends it this broker's commands."""
 
-    def __init__(self, address: str, broker_id: int, cluster_id: str, path: str, *, clock: Clock, rng: Rng) -> None:
-        """`cluster_id` is that of the broker's directory, empty if it is new; `path` is a file of the directory. Must be called
-        on the loop, because it starts the task that follows the metadata."""
+    def __init__(
+        self, address: str, broker_id: int, cluster_id: str, directory: str, *, files: Files, clock: Clock, rng: Rng
+    ) -> None:
+        """`cluster_id` is that of the broker's data directory, empty if it is new. Must be called on the loop, because it
+        starts the task that follows the metadata."""
         self._channel = NodeChannel(open_channel(address), address, clock, rng)
         self._cluster_id = cluster_id
-        self.metadata = MetadataFollower(self._channel, cluster_id, path)
+        self.metadata = MetadataFollower(self._channel, cluster_id, os.path.join(directory, META_PROPERTIES))
+        self.applied = AppliedMetadata(directory, files, self.metadata, address)
         self.commands = RemoteController(self._channel, self.metadata, broker_id)
         self._following = asyncio.get_running_loop().create_task(self.metadata.run(), name="metadata")
         self._beating: asyncio.Task[None] | None = None
 
     async def joined(self) -> None:
-        """Returns once this broker has the controller's current metadata. Raises WrongCluster if the directory is of another
-        cluster."""
+        """Returns once this broker has the controller's current metadata. Raises WrongCluster if the directory belongs to
+        another cluster, and FencedWriter if it has applied newer metadata."""
         events.info(log, "controller.asked", address=self._channel.address)
         reached = asyncio.ensure_future(self.metadata.catch_up())
         await asyncio.wait({reached, self._following}, return_when=asyncio.FIRST_COMPLETED)
@@ -50,6 +57,7 @@ class ClusterMembership:
             reached.cancel()
             self._following.result()  # raises the task's error
         await reached
+        self.applied.check()
 
     async def register(self, command: RegisterBroker) -> None:
         """Returns once this broker's image has its registration. Raises DuplicateBroker, InvalidRequest or WrongCluster."""

@@ -1,9 +1,10 @@
 """Answers waiting requests, a few in each turn of the loop, because a rebalance answers thousands of members at once, and a
 separate callback writes each answer.
 
-It also makes Python's collector examine the new objects a few at a time. An answer frees the objects of its request and
-triggers the member's next request, which allocates as many. The collector offsets the two, so it would wait until all members
-have sent their next request, and then examine the objects of thousands of requests for 7 ms.
+The queue also makes Python's garbage collector examine the new objects a few at a time. An answer frees the objects of its
+request and triggers the member's next request, which allocates as many objects. The collector counts allocations minus
+deallocations, so it would wait until all members have sent their next request, and then examine the objects of thousands of
+requests for 7 ms.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import NamedTuple
 
 from storage_tiers.errors import LogError
 
-#: Answers of one outcome that are sent at once, and in each turn of the loop after that.
+#: An outcome with at most this many answers sends them at once. Answers of larger outcomes are queued, and each turn of the
+#: loop sends this many.
 ANSWERS_A_TURN = 8
-#: Answers after which new objects are collected, and the oldest generation that is collected.
+#: The number of answers after which new objects are collected, and the oldest generation that is collected.
 ANSWERS_A_COLLECTION, YOUNG = 32, 1
 
 
@@ -29,7 +31,8 @@ class FailedRequest(NamedTuple):
 
 
 class AnswerQueue:
-    """Sends a few answers at once, so that a heartbeat is answered in its own turn and does not wait for a rebalance."""
+    """Sends the answers of an outcome at once if they are few, so that a heartbeat is answered in its own turn and does not
+    wait for a rebalance."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -5,6 +5,7 @@ cdef Py_ssize_t _RECORD_NUMBER_BYTES
 
 cpdef object encode_commit(str group, object topics, long long record_number, long long now_ms, long long most_metadata, object shared)
 cdef tuple _as_tuple(object row)
+cdef bytes _unwritten(Py_ssize_t size)
 cdef bytes _encode_entry(long long record_number, long long offset, long long leader_epoch, bytes metadata, long long now_ms)
 cdef int _put_value(unsigned char* data, Py_ssize_t at, long long offset, long long leader_epoch, bytes metadata, long long commit_timestamp) except -1
 cdef unsigned long long _UINT32, _INT32

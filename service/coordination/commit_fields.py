@@ -1,7 +1,7 @@
-"""Encodes the records of committed offsets, one field or a whole OffsetCommit at a time. Busy groups write almost nothing else.
+"""Encodes the records of committed offsets: a key, a value, or a whole OffsetCommit. Busy groups write almost nothing else.
 
-Cython in pure-Python mode: `commit_fields.pxd` holds the C types, and uncompiled it produces the same bytes. The formats are
-those of `group_records.py`, whose readers are the oracle in the tests. Pure.
+Cython in pure-Python mode: `commit_fields.pxd` holds the C types, and the uncompiled module produces the same bytes. The
+formats are those of `group_records.py`, whose readers are the oracle in the tests. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
     from storage_tiers.records import plain_cython as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
 
 from grpc_api.contract.groups import PartitionOutcome, TopicCommit, TopicOutcome
@@ -33,7 +33,7 @@ _OFFSET, _VERSION = 1, 4
 #: Bytes of the record number in front of a kept value.
 _RECORD_NUMBER_BYTES = 8
 
-#: A group, a partition, the record number followed by the record's value, and the record number again.
+#: A group, a partition, the record's value with its number in front, and the record's number.
 OffsetChange = tuple[str, TopicPartition, bytes, int]
 #: A commit's records, its changes and its answer.
 EncodedCommit = tuple[list[CoordinatorRecord], list[OffsetChange], list[TopicOutcome]]
@@ -50,8 +50,9 @@ def encode_commit(
     most_metadata: cython.longlong,
     shared: Callable[[str, int], TopicPartition],
 ) -> EncodedCommit | None:
-    """Encodes a whole OffsetCommit, whose first record has this number. Returns None unless it is the common case: topics by
-    name, and short metadata of at most `most_metadata` bytes. Raises ValueError if a name is longer than 32,767 bytes."""
+    """Encodes a whole OffsetCommit, whose first record has the number `record_number`. Returns None unless the request is the
+    common case: topics by name, and short metadata of at most `most_metadata` bytes. Raises ValueError if a name is longer than
+    32,767 bytes."""
     records: list[CoordinatorRecord] = []
     changes: list[OffsetChange] = []
     answered: list[TopicOutcome] = []
@@ -89,15 +90,19 @@ def _encode_entry(
     metadata: bytes,
     now_ms: cython.longlong,
 ) -> bytes:
-    """The record number, and the value as `encode_short_offset` makes it."""
+    """The value that `encode_short_offset` makes, with the record number in front."""
     size: cython.Py_ssize_t = len(metadata)
-    out = bytearray(_RECORD_NUMBER_BYTES + _VALUE_BYTES + size)
-    data: cython.p_uchar = (
-        cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
-    )
+    out = _unwritten(_RECORD_NUMBER_BYTES + _VALUE_BYTES + size)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out)) if cython.compiled else memoryview(out)
     _put_integer(data, 0, record_number, 8)
     _put_value(data, _RECORD_NUMBER_BYTES, offset, leader_epoch, metadata, now_ms)
-    return bytes(out)
+    return out if cython.compiled else bytes(out)
+
+
+def _unwritten(size: cython.Py_ssize_t) -> Any:
+    """An object that becomes `bytes` of this size, to be filled completely. C writes into the object itself, because a copy
+    costs as much as the encoding."""
+    return PyBytes_FromStringAndSize(cython.NULL, size) if cython.compiled else bytearray(size)
 
 
 def encode_offset_key(group: str, topic: str, partition: cython.longlong) -> bytes:
@@ -108,17 +113,15 @@ def encode_offset_key(group: str, topic: str, partition: cython.longlong) -> byt
     topic_size: cython.Py_ssize_t = len(topic_name)
     if size > MAX_STRING_BYTES or topic_size > MAX_STRING_BYTES:
         raise too_long(max(size, topic_size))
-    out = bytearray(_KEY_BYTES + size + topic_size)
-    data: cython.p_uchar = (
-        cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
-    )
+    out = _unwritten(_KEY_BYTES + size + topic_size)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out)) if cython.compiled else memoryview(out)
     _put_integer(data, 0, _OFFSET, 2)
     _put_integer(data, 2, size, 2)
     _put_bytes(data, 4, name, size)
     _put_integer(data, 4 + size, topic_size, 2)
     _put_bytes(data, 6 + size, topic_name, topic_size)
     _put_integer(data, 6 + size + topic_size, partition, 4)
-    return bytes(out)
+    return out if cython.compiled else bytes(out)
 
 
 def encode_short_offset(
@@ -129,12 +132,10 @@ def encode_short_offset(
     size: cython.Py_ssize_t = len(content)
     if size > _SHORT:
         return None
-    out = bytearray(_VALUE_BYTES + size)
-    data: cython.p_uchar = (
-        cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
-    )
+    out = _unwritten(_VALUE_BYTES + size)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out)) if cython.compiled else memoryview(out)
     _put_value(data, 0, offset, leader_epoch, content, commit_timestamp)
-    return bytes(out)
+    return out if cython.compiled else bytes(out)
 
 
 def _put_value(
@@ -145,7 +146,7 @@ def _put_value(
     metadata: bytes,
     commit_timestamp: cython.longlong,
 ) -> None:
-    """Writes a value into zeroed bytes. So its last byte, the number of tagged fields, is 0."""
+    """Writes a value into zeroed bytes. Its last byte, the number of tagged fields, stays 0."""
     size: cython.Py_ssize_t = len(metadata)
     _put_integer(data, at, _VERSION, 2)
     _put_integer(data, at + 2, offset, 8)
@@ -153,11 +154,12 @@ def _put_value(
     data[at + 14] = size + 1
     _put_bytes(data, at + 15, metadata, size)
     _put_integer(data, at + 15 + size, commit_timestamp, 8)
+    data[at + 23 + size] = 0
 
 
 def hash_code(name: str) -> int:
-    """The absolute value of Java's `String.hashCode`, or 0 for the lowest integer, as in Kafka's `Utils.abs`. It is compiled
-    because every request of a group or of a transactional id computes it, and names have up to 32,767 characters."""
+    """The absolute value of Java's `String.hashCode`, or 0 for the lowest integer, as in Kafka's `Utils.abs`. The function is
+    compiled because every request of a group or of a transactional id calls it, and names have up to 32,767 characters."""
     units: bytes = name.encode("utf-16-be", "surrogatepass")
     raw: cython.p_const_uchar = units
     size: cython.Py_ssize_t = len(units)
@@ -173,7 +175,7 @@ def hash_code(name: str) -> int:
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:
-    """Big-endian, two's complement."""
+    """Writes an integer in two's complement, big-endian."""
     nth: cython.int
     for nth in range(size):
         data[at + nth] = number >> 8 * (size - 1 - nth) & 0xFF

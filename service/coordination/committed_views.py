@@ -30,7 +30,7 @@ class CommittedViews(Generic[View]):
         self._record_numbers.append((record_number, name))
 
     def commit(self, written: int) -> None:
-        """Drops the views whose replacing records are now committed: those with numbers below `written`."""
+        """Drops the views that are replaced by committed records, that is, by records with numbers below `written`."""
         record_numbers = self._record_numbers
         while record_numbers and record_numbers[0][0] < written:
             name = record_numbers.popleft()[1]

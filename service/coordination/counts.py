@@ -1,6 +1,7 @@
 """Counters of a node's shards since its start: plain numbers, which outlive each shard, for metrics.
 
-Pure. A shard counts its decisions when it makes them, including those that it cannot write before it is dropped.
+Pure. A shard counts its decisions when it makes them, including those that it cannot write before it is dropped. It
+counts a planned commit once the commit is written.
 """
 
 from __future__ import annotations

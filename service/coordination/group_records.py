@@ -4,8 +4,8 @@ Format: Kafka 4.2.1's message definitions OffsetCommitKey and -Value, GroupMetad
 DumpLogSegments reads these partitions with `--offsets-decoder`, and this node reads a directory or bucket taken from Kafka. A
 record without a value is a tombstone: it removes its key.
 
-This module writes the versions that Kafka 4.2.1 writes, and reads all of its versions. Not promised: records of the newer group
-protocols (types 3 and up); they are `UnknownKey`, which a reader skips.
+This module writes the versions that Kafka 4.2.1 writes, and reads all versions that Kafka 4.2.1 reads. It does not read records
+of the newer group protocols (types 3 and up): their keys are `UnknownKey`, which a reader skips.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ GroupRecordKey = OffsetKey | GroupKey | UnknownKey
 
 
 class CommittedOffset(NamedTuple):
-    """`offset` is the next one to read, `leader_epoch` that of the last record read, -1 if unknown. Times are in ms since 1970.
-    `expire_timestamp` is -1 unless the commit had its own retention (OffsetCommit below version 5)."""
+    """`offset` is the next offset to read, `leader_epoch` the epoch of the last record read, -1 if unknown. Times are in ms
+    since 1970. `expire_timestamp` is -1 unless the commit had its own retention (OffsetCommit below version 5)."""
 
     offset: int
     leader_epoch: int

@@ -1,8 +1,8 @@
 """Bounds the memory that the shards of a node keep for clients: groups, members and transactional ids.
 
-All of them outlive the request that created them, and therefore the bound on the memory of requests. Members stay for their
-session, groups and transactional ids for days. So each kind has one bound for all shards. Kafka has no such bound and runs out
-of heap.
+All of them outlive the requests that created them, so the bound on the memory of requests does not cover them. Members stay for
+their session, groups and transactional ids for days. So each kind has one bound for all shards. Kafka has no such bound and
+runs out of heap.
 
 Pure. Invariant: a dropped shard releases the memory that it kept.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 class ShardMemory:
-    """The share of one shard."""
+    """Counts the bytes that one shard keeps."""
 
     def __init__(self, memory: KeptMemory) -> None:
         self._memory = memory
@@ -30,13 +30,13 @@ class ShardMemory:
 
 
 class KeptMemory:
-    """`used_bytes` is the sum over its shards. It is kept up to date, because each request that may add to the sum checks
-    it."""
+    """`used_bytes` is the sum over all shards. Shards update it at each change, because each request that may add to the sum
+    reads it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
     def shard(self) -> ShardMemory:
-        """Returns the share of another shard. The share counts as long as the shard holds this object."""
+        """Returns the counter for a new shard. The counted bytes are released when the shard drops the counter."""
         return ShardMemory(self)

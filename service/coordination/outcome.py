@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# A NamedTuple's own constructor costs three times as much; each request makes some.
+# A NamedTuple's own constructor takes three times as long, and each request makes several of these tuples.
 _new_tuple = tuple.__new__
 
 NoteField = str | int | float | bool | BaseException | None
@@ -20,6 +20,11 @@ class CoordinatorRecord(NamedTuple):
 
     key: bytes
     value: bytes | None
+
+
+#: A decision that changes nothing before its records are written: the records (at least one), the changes to the shard, and
+#: the answer.
+PlannedDecision = tuple[list[CoordinatorRecord], Any, object]
 
 
 class CoordinatorAnswer(NamedTuple):
@@ -55,8 +60,8 @@ class Outcome:
         self.records.append(_new_tuple(CoordinatorRecord, (key, value)))
 
     def replace(self, name: str, view: object) -> None:
-        """Says that the next record changes `name`. Readers see `view` until the record is committed, or nothing if `view` is
-        None."""
+        """Declares that the next record changes `name`. Readers see `view` until the record is committed, or nothing if `view`
+        is None."""
         self.views = (*self.views, (name, view, len(self.records)))
 
     def answer(self, waiter: object, answer: object) -> None:

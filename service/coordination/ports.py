@@ -14,7 +14,8 @@ from storage_tiers.records.codecs import Codec
 
 
 class Shard(Protocol):
-    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has passed to the runtime."""
+    """The state of one partition; see `groups/shard.py`. `written` counts the records that the shard has loaded or passed to
+    the runtime, and the markers between them."""
 
     written: int
 
@@ -34,8 +35,8 @@ class Shard(Protocol):
 
 
 class WriteSettings(NamedTuple):
-    """How a log is written: the codec of its batches, and the time in ms for which an answer waits until its records are
-    committed (None: no bound)."""
+    """The settings with which a log is written: the codec of its batches, and the time in ms for which an answer waits until
+    its records are committed (None: no bound)."""
 
     codec: Codec = Codec.NONE
     timeout_ms: int | None = None
@@ -69,9 +70,9 @@ class CoordinatorLog(Protocol):
         """Raises InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
 
     def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
-        """The whole log in pieces of whole batches. If the log takes no more records, ends at the high watermark, because
-        records above it may never be committed. `before_wait` is called before each wait for the store. Raises LogError if the
-        log cannot be read."""
+        """The whole log, in pieces of whole batches. If the log accepts no more records, the pieces end at the high watermark,
+        because records above that may never be committed. `before_wait` is called before each wait for the store. Raises
+        LogError if the log cannot be read."""
 
     def until_committed(self, end: int) -> asyncio.Future[None] | None:
         """A future that is done once everything below `end` is committed, or fails with a LogError if it might never be

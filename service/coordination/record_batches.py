@@ -14,10 +14,10 @@ from storage_tiers.types import NO_PRODUCER_ID
 _BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
 
 
-#: Most bytes of a batch that gzip compresses, in about a millisecond, because it runs on the event loop. The other codecs are
-#: ten times as fast.
+#: Most bytes of a batch that gzip compresses, because compression runs on the event loop and takes about a millisecond for
+#: them. The other codecs are ten times as fast.
 MOST_GZIP_BYTES = 32 << 10
-# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
+# Looking up an enum member takes 0.1 µs in Python 3.11.
 _UNCOMPRESSED = Codec.NONE
 
 
@@ -27,8 +27,8 @@ def record_bytes(key_bytes: int, value_bytes: int) -> int:
 
 
 def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
-    """Divides the records into consecutive lists that fit one batch each. A record alone in its batch may be too large; the log
-    refuses it."""
+    """Divides the records into consecutive lists that fit one batch each. A record alone in its batch may be too large; then
+    the log refuses it."""
     batches: list[list[CoordinatorRecord]] = []
     room = 0
     for record in records:
@@ -44,8 +44,8 @@ def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[Co
 def encode_batch(
     records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None, codec: Codec = Codec.NONE
 ) -> bytes:
-    """One batch of these records, written at `unix_ms`, in the producer's transaction if a producer is given. The batch fits
-    uncompressed, so it stays uncompressed if compression would enlarge it. Gzip is not used above MOST_GZIP_BYTES."""
+    """One batch of these records, written at `unix_ms`, in the producer's transaction if a producer is given. The batch stays
+    uncompressed if compression would enlarge it, or if the codec is gzip and the batch exceeds MOST_GZIP_BYTES."""
     if producer is None:
         plain = encode_plain_batch(records, unix_ms, 0, NO_PRODUCER_ID, -1)
     else:

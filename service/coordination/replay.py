@@ -1,4 +1,4 @@
-"""Reads a coordinator's log in order: records in groups of hundreds, and the markers between them.
+"""Reads a coordinator's log in order: records, up to RECORDS_AT_ONCE at a time, and the markers between them.
 
 Pure. A coordinator may have millions of records to load, so the native column decoder reads them, and Python objects are made
 only for keys and values. Invariants: every batch's CRC is checked before its records are returned; the records of one
@@ -32,7 +32,7 @@ class Marker(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Some records in their order. `producer_id` is that of their transaction, -1 outside of any; `times` are in ms."""
+    """Some records in their order. `producer_id` is that of their transaction, -1 without one; `times` are in ms."""
 
     producer_id: int
     offsets: list[int]

@@ -46,9 +46,9 @@ class TopicPartitions(NamedTuple):
 class TransactionValue(NamedTuple):
     """The state of one transactional id. Times are in ms since 1970, `start_timestamp` -1 before its first transaction.
 
-    `partitions` is None before the first transaction. `previous_producer_id` is that of the previous transaction, if the epochs
-    of its id are used up. `next_producer_id` and `next_producer_epoch` are those that the producer gets when this transaction
-    completes (KIP-890). All three are -1 if unused. `client_version` is the client's `transaction.version`."""
+    `partitions` is None before the first transaction. `previous_producer_id` is the producer id of the previous transaction, if
+    the epochs of that id are used up. `next_producer_id` and `next_producer_epoch` are those that the producer gets when this
+    transaction completes (KIP-890). All three are -1 if unused. `client_version` is the client's `transaction.version`."""
 
     producer_id: int
     producer_epoch: int

@@ -1,8 +1,8 @@
 """The batches of a shard that are in its log and not committed yet.
 
-After a stalled disk or a load, tens of thousands of records may become committed at once. They are reported a few at a time,
-for at most SLICE_S of a turn of the loop. Invariants: `committed` is called with rising counts, each the number of the shard's
-first records that are committed. Nothing is reported after a batch that failed.
+After a stalled disk or a load, tens of thousands of records may become committed at once. They are reported some hundreds at a
+time, for at most SLICE_S of a turn of the loop. Invariants: `committed` is called with rising counts, each the number of the
+shard's first records that are committed. Nothing is reported after a batch that failed.
 """
 
 from __future__ import annotations

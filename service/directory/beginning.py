@@ -1,8 +1,8 @@
 """Decides whether an empty data directory may start a cluster, before anything is created, named or claimed.
 
-An empty directory belongs to a new node, or to an old one whose disk was replaced or whose volume is not mounted. The bucket
-tells which. Invariants: a cluster gets an id only after the store has answered. If the store has a cluster, a new one starts
-only on request. The store is not queried for a directory that belongs to a cluster.
+An empty directory belongs to a new node, or to an old node whose disk was replaced or whose volume is not mounted. The bucket
+shows which. Invariants: a cluster gets an id only after the store has answered. If the store has a cluster, a new cluster
+starts only on request. The store is not queried for a directory that belongs to a cluster.
 
 Not promised: that `--new-cluster` can safely stay on a command line. If the directory is lost later, the option starts another
 new cluster.
@@ -43,12 +43,13 @@ NAMED_CLUSTERS = 20
 
 
 class StoppedBeforeStart(Exception):
-    """The node was stopped while it waited for the store."""
+    """The node was stopped while its start waited for the store or for another node's controller."""
 
 
 def belongs(data_dir: str) -> bool:
-    """Whether the directory belongs to a cluster, which means that its metadata log has an entry. An identity alone does not
-    suffice, because a start would then forget the topics and rename their directories to `-stray`."""
+    """Whether the directory belongs to a cluster, which means that its metadata log has an entry. An identity
+    (`meta.properties`) alone does not suffice, because a start would then forget the topics and rename their directories to
+    `-stray`."""
     folder = os.path.join(data_dir, METADATA_DIRECTORY)
     try:
         return any(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
@@ -57,7 +58,7 @@ def belongs(data_dir: str) -> bool:
 
 
 def _identified(data_dir: str) -> str:
-    """The text of the directory's identity, empty if it has none."""
+    """The text of the directory's `meta.properties`, empty if there is none."""
     try:
         with open(os.path.join(data_dir, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -66,9 +67,9 @@ def _identified(data_dir: str) -> str:
 
 
 def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
-    """MetadataCorrupt if there are partitions but the metadata log is empty. Without the log their topics are unknown, and a
-    start would rename all of them to `-stray`. An identity without partitions is valid, because an interrupted first start
-    leaves it."""
+    """Raises MetadataCorrupt if there are partitions but the metadata log is empty. Without the log, their topics are unknown,
+    and a start would rename all their directories to `-stray`. An identity without partitions is valid, because an interrupted
+    first start leaves it."""
     known = data.identity()
     if known is None or image.cluster_id:
         return
@@ -91,9 +92,9 @@ async def may_begin(
     clock: Clock,
     rng: Rng,
 ) -> bool:
-    """Returns when the node may use its directory: True if it must first take over the cluster `settings.take_over`.
-    StoreRefused, with the clusters in the store, if the directory is empty and the store's prefix is not. StoppedBeforeStart if
-    `stop` was set while the store did not answer."""
+    """Returns when the node may use its directory: True if it must first take over the cluster `settings.take_over`. Raises
+    StoreRefused, which names the clusters in the store, if the directory is empty, the store has clusters and no new one is
+    requested, or if the store lacks the cluster to take over. Raises StoppedBeforeStart if `stop` is set during the wait."""
     data_dir = str(settings.data_dir)
     if client is None or belongs(data_dir):
         return False
@@ -138,7 +139,7 @@ async def _clusters(
 
 
 async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """Awaits the work and returns its result. Once `stop` is set, cancels the work and raises StoppedBeforeStart."""
+    """Awaits the work and returns its result. If `stop` is set first, cancels the work and raises StoppedBeforeStart."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +153,7 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T
 
 
 def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) -> str:
-    """The error text, naming the clusters in the store."""
+    """The error text, with the clusters in the store."""
     if not found:
         return f"{store} holds no cluster {cluster_id}, nor any other; correct --store"
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
@@ -160,7 +161,7 @@ def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) 
 
 
 def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
-    """The error text, naming the clusters in the store and the possible actions."""
+    """The error text, with the clusters in the store and the possible actions."""
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
     more = f"; and {len(found) - NAMED_CLUSTERS} more" if len(found) > NAMED_CLUSTERS else ""
     return (

@@ -3,17 +3,18 @@
     home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…",
                 "entries": 4}
 
-Such a directory may be older than the bucket, or than another copy in use. Leaders in it would assign offsets a second time. So
-its partitions serve reads and refuse appends until this start has claimed the store and each partition was compared with its
-manifest. If that takes longer than `tidelog.store.claim.wait.ms`, `tidelog.store.unclaimed` decides: keep refusing, or serve.
+Such a directory may be older than the bucket, or than another copy that is in use, and its leaders would assign offsets a
+second time. Its partitions therefore serve reads and refuse appends until this start has claimed the store and each partition
+was compared with its manifest. If that takes longer than `tidelog.store.claim.wait.ms`, `tidelog.store.unclaimed` decides: keep
+refusing, or serve.
 
 Invariants: partitions of an unmoved directory lead immediately, even while the store is unreachable. A new location is recorded
-only after all partitions, including those that could not be opened at first, were compared and their manifests claimed. So a
-crash before that repeats the check. Without a store every location is accepted, but a different one is recorded only if the
-directory never had a store.
+only after all partitions, including those that could not be opened at first, were compared and their manifests claimed. If the
+node crashes before that, the next start repeats the check. Without a store every location is accepted, but a changed location
+is recorded only if the directory never had a store.
 
-An older metadata log that replaces a damaged one is also detected, because it ends before the entry recorded here. The entry is
-recorded at the start, once a minute and at the stop.
+An older metadata log that replaces a damaged one is also detected, because it ends before the entry that `home.json` records.
+The entry is recorded at the start, once a minute and at the stop.
 
 Not promised: see `storage_tiers.hot.file_identity`. A restored snapshot of a volume counts as the original if it has the same
 inodes, and ends above both its manifests and its own checkpoints.
@@ -61,7 +62,7 @@ def home_of(directory: str, log_path: str, entries: int) -> Home:
 
 
 def read_home(directory: str) -> Home | None:
-    """The recorded home. None if the file is missing or unreadable; the directory then counts as moved."""
+    """The recorded home, or None if the file is missing or unreadable. The directory then counts as moved."""
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             tree = json.load(file)
@@ -72,7 +73,7 @@ def read_home(directory: str) -> Home | None:
 
 
 def write_home(files: Files, directory: str, home: Home) -> None:
-    """Writes `home.json` durably. OSError if that fails."""
+    """Writes `home.json` durably. Raises OSError if that fails."""
     tree = {
         "machine": home.machine,
         "directory": home.directory._asdict(),
@@ -84,7 +85,7 @@ def write_home(files: Files, directory: str, home: Home) -> None:
 
 
 def moved(recorded: Home | None, directory: str, log_path: str, entries: int) -> str | None:
-    """The difference from the last start. None if the directory was not moved and its metadata are not older."""
+    """The difference from the last start; None if the directory was not moved and its metadata log is not older."""
     if recorded is None:
         return f"there is no {FILE_NAME} with its earlier location"
     now = home_of(directory, log_path, entries)
@@ -104,7 +105,7 @@ def moved(recorded: Home | None, directory: str, log_path: str, entries: int) ->
 
 
 class HomeGuard:
-    """`away` is the reason why the directory counts as moved, None if it does not."""
+    """Guards the partitions of a directory that may be a copy. `look` runs once at the start, `tick` periodically."""
 
     def __init__(
         self,
@@ -131,13 +132,13 @@ class HomeGuard:
         self._began = clock.monotonic()
         self._expired = False
         self._waits = True
-        #: The reason why the directory must be compared with the store, None if it need not be.
+        #: The reason why the directory must be compared with the store; None if no comparison is needed.
         self.away: str | None = None
 
     def look(self, *, new: bool, taken_over: bool, has_store: bool, had_store: bool) -> bool:
         """Checks the directory at start, and returns True if it may have been moved. Records the location of a `new` directory
         and of one that never had a store. A directory that has just `taken_over` a cluster may contain partitions to compare,
-        so it is treated like a moved one, without a warning. OSError if the record cannot be written."""
+        so it is treated like a moved directory, but without a warning. Raises OSError if the record cannot be written."""
         self._began = self._clock.monotonic()
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path(), self._entries())
@@ -153,7 +154,7 @@ class HomeGuard:
         return difference is not None and not new
 
     def refusal(self, partition: TopicPartition) -> LeaderNotAvailable | None:
-        """The error of an opened partition while the directory may be a copy. None if the partition may lead."""
+        """The error of an opened partition while the directory may be a copy; None if the partition may lead."""
         if self.away is None or self._serves:
             return None
         return LeaderNotAvailable(
@@ -173,14 +174,14 @@ class HomeGuard:
         return f"the data directory {self.away}: the node accepts no records before it has claimed the store"
 
     def tick(self, *, claimed: bool, recovers: Callable[[], bool], settled: Callable[[], bool]) -> bool:
-        """Called periodically. Returns True once: when partitions that wait for the comparison must lead without it. `claimed`:
-        this start has claimed the store. `recovers`: a partition is recovering. `settled`: every partition is open and was
-        compared."""
+        """Called periodically. Returns True once, when partitions that wait for the comparison must lead without it. `claimed`
+        means that this start has claimed the store. `recovers` returns whether a partition is recovering, and `settled` whether
+        every partition is open and was compared."""
         if self.away is None:
             return False
         if claimed:
             self._waits = recovers()
-            # Partitions that cannot be opened yet, or were served without the store, must also be compared.
+            # Partitions that cannot be opened yet, or that led without the store, must also be compared.
             if not self._waits and settled():
                 self.away = None
                 self._record(None)
@@ -198,7 +199,7 @@ class HomeGuard:
         return noted is not None and noted.entries < self._entries() and now - self._noted_at >= NOTE_S
 
     def note(self) -> None:
-        """Records the metadata log's last index. Blocking. OSError if that fails."""
+        """Records the metadata log's last index. Blocks. Raises OSError if that fails."""
         if self._noted is not None:
             self._record(self._noted)
 

@@ -1,7 +1,7 @@
 """Refuses to start a node without the store that holds its offloaded records.
 
-Evicted records would be missing. A consumer at such an offset would get OFFSET_OUT_OF_RANGE and, by default, continue at the
-end, past records that exist. The check reads only files, before any log is opened.
+Evicted records would be missing. A consumer at the offset of such a record would get OFFSET_OUT_OF_RANGE and, by default,
+continue at the end and skip records that exist. The check reads only files, before any log is opened.
 
 Not promised: that a partition without `tiered-manifest.json` is complete.
 """
@@ -20,7 +20,7 @@ from storage_tiers.types import TopicPartition
 
 
 def check_no_store_needed(data: DataDirectory) -> None:
-    """InvalidConfig if readable records of a partition are only in an object store."""
+    """Raises InvalidConfig if readable records of a partition are only in an object store."""
     identity = data.identity()
     if identity is None:
         return

@@ -13,7 +13,7 @@ SHOWN = 1500
 
 
 async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: str | None) -> None:
-    """StoreRefused, with the findings, if the bucket is damaged or could not be checked."""
+    """Raises StoreRefused with the findings if the bucket is damaged or could not be checked."""
     words = own_command(["fsck", "--store", store, "--cluster-id", cluster_id])
     words += [] if endpoint is None else ["--s3-endpoint", endpoint]
     words += [] if region is None else ["--s3-region", region]

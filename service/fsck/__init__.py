@@ -1,1 +1,1 @@
-"""Checks byte for byte that the bucket holds exactly what its manifests list. Reads only, and needs no node."""
+"""Checks byte by byte that the bucket contains exactly the objects that its manifests list. Only reads, and needs no node."""

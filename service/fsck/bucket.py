@@ -1,7 +1,7 @@
 """Checks a whole bucket: every cluster, topic and partition, all objects that manifests name, and all others.
 
-A cluster is listed once, in key order, and checked topic by topic. So memory holds one topic's listing and one partition's
-segments. A topic's keys are listed before its manifests are read. So an object that is committed in between counts as
+A cluster is listed once, in key order, and checked topic by topic, so memory holds only one topic's listing and one partition's
+segments. A topic's keys are listed before its manifests are read, so an object that is committed in between counts as
 referenced. If a manifest names an object that the listing lacks, the object is requested by its key.
 """
 
@@ -24,7 +24,7 @@ from storage_tiers.cold.offline.commit_cursor import read_cursor
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
 from storage_tiers.errors import InvalidConfig, StoreRefused, TierCorrupt, TierObjectMissing
 
-#: Called with (segments begun, segments known) during the check.
+#: Called before each segment is read, with the numbers of segments that are done and that are begun.
 Progress = Callable[[int, int], None]
 #: Partition numbers have 32 bits.
 _MAX_PARTITIONS = 1 << 31
@@ -32,8 +32,8 @@ _MAX_PARTITIONS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class FsckScope:
-    """`cluster_id` and `topic` restrict the check, unless they are None. `quick` reads listings, manifests and manifest pages
-    only. `grace_ms` is the age in milliseconds at which an orphan counts as damage."""
+    """`cluster_id` and `topic` restrict the check unless they are None. With `quick`, no segments are read. `grace_ms` is the
+    age in milliseconds at which an orphan counts as damage."""
 
     cluster_id: str | None = None
     topic: str | None = None
@@ -44,8 +44,8 @@ class FsckScope:
 def check_bucket(
     store: BlockingObjectStore, scope: FsckScope, *, now_ms: int, progress: Progress = lambda done, known: None
 ) -> Report:
-    """Checks the clusters and topics in `scope`. `now_ms` is in milliseconds since 1970. LogError if the store cannot be read,
-    InvalidConfig if it has no such cluster or topic."""
+    """Checks the clusters and topics in `scope`. `now_ms` is in milliseconds since 1970. Raises LogError if the store cannot be
+    read, and InvalidConfig if it has no such cluster or topic."""
     report = Report()
     bucket = Bucket(store)
     folders = bucket.folders()
@@ -110,7 +110,7 @@ class _Cluster:
         return self._report
 
     def _topic_of(self, key: str) -> str | None:
-        """The topic's name if the key is below `topics/`, else None."""
+        """The topic's name if the key is below `topics/`, otherwise None."""
         rest = key.removeprefix(keys.cluster_prefix(self.id))
         parts = rest.split("/", 2)
         return parts[1] if len(parts) == 3 and parts[0] == "topics" else None
@@ -133,7 +133,7 @@ class _Cluster:
             self._report.add(FindingKind.BAD_FILE, key, f"incarnation {state.incarnation} of {holder} was never begun")
 
     def _check_elsewhere(self, key: str) -> bool:
-        """Whether a key outside of `topics/` belongs to the layout. Checks the object's content."""
+        """Whether a key outside `topics/` belongs to the layout. If so, checks the object's content."""
         try:
             parsed = keys.parse(key)
         except ValueError:
@@ -147,12 +147,12 @@ class _Cluster:
         return True
 
     def _check_snapshot(self, key: str, parsed: keys.SnapshotKey) -> None:
-        """The object must be one whole frame of the metadata log, with the entry that the key names."""
+        """Checks that the object is one whole frame of the metadata log, with the entry that the key names."""
         self.check_incarnation(key, parsed.incarnation)
         try:
             data = self._bucket.store.get(key).data
         except TierObjectMissing:
-            return  # meanwhile a newer snapshot was written and the oldest one removed
+            return  # meanwhile a newer snapshot was written, and the oldest snapshot was removed
         self._report.bytes_read += len(data)
         frame = frames.decode(data)
         if frame is None or frame.index != parsed.index or len(frames.encode(frame)) != len(data):
@@ -160,8 +160,8 @@ class _Cluster:
             self._report.add(FindingKind.BAD_FILE, key, fault)
 
     def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
-        """A verdict or missed range, which a commit reader writes once, must be readable and belong to the partition in its
-        key."""
+        """Checks a verdict or missed range, which a commit reader writes once: it must be readable and belong to the partition
+        in its key."""
         try:
             fields = Fields.parse(self._bucket.store.get(key).data, key)
             check_version(fields)
@@ -234,7 +234,7 @@ class _Topic:
         self._readable = True
 
     def check(self) -> set[str]:
-        """Checks the topic; returns the keys that are accounted for."""
+        """Checks the topic. Returns the keys that belong to it."""
         self._read_state()
         found: dict[Ids, keys.ManifestKey] = {}
         bare: dict[Ids, list[str]] = {}
@@ -309,7 +309,8 @@ class _Topic:
         return self._state is not None and self._state.topic_id == ids.topic_id and self._state.state is State.LIVE
 
     def _is_live_still(self, ids: Ids) -> bool:
-        """Reads `topic.json` again. A deletion marks it before any manifest, so it shows a deletion since the first read."""
+        """Reads `topic.json` again. A deletion marks this file before any manifest, so the file shows a deletion that began
+        after the first read."""
         state = self._cluster.bucket.topic_state(ids.cluster_id, ids.topic)
         return state is not None and state.topic_id == ids.topic_id and state.state is State.LIVE
 
@@ -328,7 +329,7 @@ class _Topic:
             )
 
     def _check_bare(self, ids: Ids, named: list[str]) -> None:
-        """Objects of a partition without a manifest: its first offload in progress, or the rest of a lost partition."""
+        """Checks the objects of a partition without a manifest: its first offload is in progress, or its manifest is lost."""
         if not self._is_live(ids) and self._readable and self._state is not None:
             return  # a deletion creates missing manifests, so these objects are from a fenced writer
         pair = committed_beyond(self._cluster.bucket, ids, self._listed, self._known, 0)

@@ -9,7 +9,7 @@ from storage_tiers.cold.segments.segment_check import Fault
 
 
 class FindingKind(Enum):
-    """The value is the text that the report prints."""
+    """The values are the texts that the report prints."""
 
     FLIPPED = Fault.FLIPPED.value
     TRUNCATED = Fault.TRUNCATED.value
@@ -36,7 +36,7 @@ class FindingKind(Enum):
     YOUNG_UPLOAD = "unfinished upload, younger than the grace"
 
 
-#: Listed, but not damage: a writer may be about to reference the object.
+#: Findings that are listed but are not damage, because a writer may be about to reference the object.
 HARMLESS = frozenset({FindingKind.YOUNG_ORPHAN, FindingKind.YOUNG_UPLOAD})
 
 
@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """Counts of what was checked, and the findings. `bytes_read` counts bytes read from the bucket."""
+    """The counts of the checked parts of the bucket, and the findings. `bytes_read` counts bytes read from the bucket."""
 
     clusters: int = 0
     topics: int = 0

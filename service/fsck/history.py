@@ -1,22 +1,22 @@
 """Checks leader epochs, producers and transactions in sidecars against the batches of a run of segments.
 
 A sidecar's epochs, producers and aborted transactions follow from its own batches and all earlier ones. This module replays the
-batches of successive segments through the state machine of a broker's log replay. It compares each sidecar with the state at
-its segment's end.
+batches of successive segments through the state machine that a broker uses for its log. It compares each sidecar with the state
+at its segment's end.
 
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
 Invariant: a sidecar is reported only if the batches that were read prove it wrong. Facts from before the first segment are
-unknown, and so accepted. The same holds for facts from before a gap, where compaction has removed batches, and from before a
-leader's first batch at the beginning of a segment, because newer records may have been lost with a disk. In a compacted topic a
-snapshot may know an older batch of a producer than the bucket holds, because after a crash it was rebuilt from local segments
-that compaction had reduced. A topic counts as compacted if its own configs say so, or from the first gap on, because brokers
-have a default policy, and policies change. If the local log was compacted before the offload, neither shows it. In that case a
-leader with a later epoch has offloaded the segment, after a restart, and the segment's list of aborted transactions may lack
-earlier ones.
+unknown, and therefore accepted. The same holds for facts from before a gap, where compaction has removed batches, and from
+before a leader's first batch at the beginning of a segment, because newer records may have been lost with a disk. In a
+compacted topic, a producer snapshot may lack a producer's newest batches, because a broker rebuilt the snapshot after a crash
+from local segments that compaction had reduced. A topic counts as compacted if its own configs say so, or from the first gap
+on, because brokers have a default policy, and policies change. If the local log was compacted before the offload, the bucket
+may show neither sign. In that case a leader with a later epoch has offloaded the segment after a restart, and the segment's
+list of aborted transactions may lack earlier transactions.
 
-Not promised: a finding for a producer that is missing in a snapshot, because producers expire; a check of a transaction whose
-marker lies beyond the last segment.
+Not promised: a finding for a producer that is missing from a snapshot, because producers expire; a check of a transaction whose
+marker is beyond the last segment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
-#: Large enough to keep all producers. A broker drops its oldest ones, and it is unknown which.
+#: Large enough to keep all producers. A broker drops its oldest producers, but this module cannot know which.
 _ALL_PRODUCERS = 1 << 62
 
 #: Called with a sidecar's key and its fault.
@@ -64,7 +64,8 @@ class _Aborted:
 
 
 class History:
-    """The history of the segments from offset `base` on. Everything before is unknown. `wrong` is called with each finding."""
+    """The history of the segments from offset `base` on. Everything before it is unknown. `wrong` is called with each
+    finding."""
 
     def __init__(self, base: int, log_start: int, wrong: Wrong, *, is_compacted: bool = False) -> None:
         self._is_compacted = is_compacted
@@ -86,7 +87,7 @@ class History:
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         last = self._runs[-1] if self._runs else None
-        # A leader that begins at the bucket's end may have lost later records of the disk, for example markers.
+        # A leader that begins at the end of the bucket's log may have lost later records with a disk, for example markers.
         begins = header.base_offset == self._segment_end and last is not None and last.epoch != header.leader_epoch
         self._is_compacted |= (
             header.base_offset > self._next_offset or header.count < header.next_offset - header.base_offset
@@ -102,8 +103,8 @@ class History:
             return
         self._written_in[header.producer_id] = header.leader_epoch
         if header.count <= 0:
-            # Compaction has emptied the batch. A marker may have been of either kind, and the segments of the transaction's
-            # data do not list the transaction.
+            # Compaction has emptied the batch. If the batch was a marker, its kind is unknown, and the segments with the
+            # transaction's data do not list the transaction.
             self._forget(header.next_offset)
             return
         if header.count < header.next_offset - header.base_offset:
@@ -142,7 +143,8 @@ class History:
             or _disagreeing(self._epochs_before, sidecar.epochs, segment.base)
             or self._wrong_producers(segment, sidecar)
         )
-        # A segment without records may replace a lost one. Its history is then the repairing node's, cut at its log start.
+        # A segment without records may replace a lost one. Its history is then that of the repairing node, cut at the log
+        # start.
         self._epochs_before = sidecar.epochs if segment.records else ()
         if fault:
             self._wrong(segment.sidecar_key, fault)
@@ -177,7 +179,7 @@ class History:
                 while at and said[at - 1].start_offset > offset:
                     at -= 1
                 if at == 0:
-                    return ""  # cut at the log start at that time
+                    return ""  # the sidecar's epochs are cut at the log start of its time
                 if said[at - 1].epoch != run.epoch:
                     return f"it has leader epoch {said[at - 1].epoch} at offset {offset}, but the batch there has {run.epoch}"
         if said[-1].epoch != self._runs[-1].epoch:
@@ -187,11 +189,11 @@ class History:
     # --- producers ----------------------------------------------------------------------------------------------------
     def _wrong_producers(self, segment: RemoteSegment, sidecar: Sidecar) -> str:
         try:
-            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, max_producers=_ALL_PRODUCERS)
+            restored = ProducerStateManager.restore(sidecar.producer_state, now_ms=0, max_producers=_ALL_PRODUCERS)
         except CorruptRecord as error:
             return str(error)
         said, epoch = restored.producers, _epoch_of(segment)
-        if len(restored.snapshot()) != len(sidecar.producer_snapshot):
+        if len(restored.state()) != len(sidecar.producer_state):
             return "its producer snapshot names a producer twice"
         for producer_id, theirs in said.items():
             if producer_id < 0:
@@ -240,6 +242,23 @@ class History:
         for name, said, found in known:
             if said != found:
                 return f"its {name} is {said} in the snapshot, but {found} in the batches"
+        return self._wrong_earlier(theirs, ours)
+
+    def _wrong_earlier(self, theirs: ProducerEntry, ours: ProducerEntry) -> str:
+        """Compares the producer's batches before its newest one. The sidecar may lack some of them, because a broker may have
+        lost its file of them."""
+        at = {each.last_offset: each for each in ours.batches}
+        # Compaction may have removed a batch's newest record. A snapshot has the timestamp of a marker instead of its
+        # producer's last batch's.
+        any_time = self._is_compacted or max(theirs.coordinator_epoch, ours.coordinator_epoch) >= 0
+        for each in theirs.batches[:-1]:
+            found = at.get(each.last_offset)
+            if any_time and found is not None:
+                found = found._replace(timestamp=each.timestamp)
+            is_unknown = self._is_compacted or each.last_offset - each.offset_delta < self._base
+            if found != each and not (found is None and is_unknown):
+                shown = "no batch is there" if found is None else f"the batch there is {tuple(found)}"
+                return f"its earlier batch {tuple(each)} ends at offset {each.last_offset}, but {shown}"
         return ""
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -277,8 +296,9 @@ class History:
         return ""
 
     def _same(self, said: AbortedTransaction, found: _Aborted, segment: RemoteSegment, epoch: int) -> bool:
-        """Whether both are equal, except for differences with one of two explanations: batches before the first one read, or a
-        compaction of the local log before a start, in which the transaction may have lost its batches before this segment."""
+        """Whether both are the same transaction. Differences are accepted if they have one of two causes: batches before the
+        first one read, or a compaction of the local log before a start, which may have removed the transaction's batches before
+        this segment."""
         txn = found.txn
         if (said.producer_id, said.last_offset) != (txn.producer_id, txn.last_offset):
             return False
@@ -302,8 +322,8 @@ def _epoch_of(segment: RemoteSegment) -> int:
 
 def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
     """Whether `theirs` is an earlier state of a producer than `ours`, or knows less of its open transaction. Timestamps come
-    from clients, and a later batch may have a lower one, so they order only markers. A marker is kept as long as a batch of its
-    transaction, so no earlier state shows a finished transaction as open."""
+    from clients, and a later batch may have a lower timestamp, so they order only markers. A marker is kept at least as long as
+    the batches of its transaction, so no earlier state shows a finished transaction as open."""
     if theirs.transaction_start >= 0 and not 0 <= ours.transaction_start <= theirs.transaction_start:
         return False
     known, whole = ((each.epoch, each.last_offset) for each in (theirs, ours))

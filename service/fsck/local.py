@@ -1,5 +1,5 @@
-"""Checks a data directory against the bucket. If both hold an offset, they must hold the same batch; otherwise the tier wins
-(I9). Compaction may have removed records of the batch in one of them."""
+"""Checks a data directory against the bucket. Where both contain an offset, their batches must be equal, except for records
+that compaction has removed from one of them. If they differ, the tier wins (I9)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from storage_tiers.records.batch import BatchHeader, headers
 
 
 def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
-    """Compares all partitions in a node's data directory with the bucket. The node may run. InvalidConfig if `data_dir` is not
-    a data directory, StorageError if a partition's topic id cannot be read."""
+    """Compares all partitions in a node's data directory with the bucket. The node may be running. Raises InvalidConfig if
+    `data_dir` is not a data directory, and StorageError if a partition's topic id cannot be read."""
     bucket = Bucket(store)
     cluster_id = _cluster_id(data_dir)
     for name in sorted(os.listdir(data_dir)):
@@ -63,7 +63,7 @@ def _saved_manifest(directory: str, ids: Ids, report: Report) -> Manifest | None
 
 
 def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, path: str, report: Report) -> None:
-    """The store must contain everything that this node has seen in it (I10)."""
+    """Checks that the store contains everything that this node has seen in it (I10)."""
     seen = lineage.seen_of(saved)
     if seen is None:
         return
@@ -79,7 +79,7 @@ def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, 
 
 
 def _page_or_none(bucket: Bucket, saved: Manifest) -> LoadPage:
-    """Loads pages of the saved manifest. A page that was swept since counts as empty."""
+    """Loads pages of the saved manifest. A page that has been swept meanwhile counts as empty."""
 
     def load(ref: PageRef) -> ManifestPage:
         try:
@@ -95,7 +95,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     if not local:
         return
     segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
-    # Only a cleaning of the bucket removes a batch that the local log has, and never from the newest segment.
+    # Only compaction of the bucket removes from it a batch that the local log has, and never from the newest segment.
     was_compacted = was_bucket_cleaned(directory)
     newest = None if manifest.sidecar is None else manifest.sidecar.key
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
@@ -106,14 +106,14 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                # The file that records a cleaning may be lost, or on another node.
+                # The file that records a compaction of the bucket may be lost, or on another node.
                 has_gaps = segment.records < segment.end - segment.base
                 may_lack = (was_compacted or has_gaps) and segment.sidecar_key != newest
                 _compare(bucket.store, path, data, segment, report, may_lack=may_lack)
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
-    """Local segments are deleted from the front only, so no offsets may be missing between two of them."""
+    """Checks that no offsets are missing between two local segments, which are deleted only from the front."""
     end = max((header.next_offset for _, header in _batches(data)), default=base)
     if end != following:
         detail = (
@@ -123,7 +123,7 @@ def _check_reaches(base: int, path: str, data: bytes, following: int, report: Re
 
 
 def _read(path: str) -> bytes | None:
-    """The file's bytes. None if a running node has evicted it meanwhile."""
+    """The file's bytes; None if a running node has evicted the file meanwhile."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -156,8 +156,8 @@ def _compare(
     may_lack: bool,
 ) -> None:
     """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference that
-    compaction of either does not explain. `may_lack` means that compaction may have removed whole batches from the remote
-    segment. Their number is not checked, because a tombstone that superseded them may be gone as well."""
+    compaction of either segment does not explain. `may_lack` means that compaction may have removed whole batches from the
+    remote segment. Their number is not checked, because a tombstone that superseded them may be gone as well."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:

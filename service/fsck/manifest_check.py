@@ -1,8 +1,8 @@
-"""Checks a manifest and its pages against each other: recomputes every number that follows from others. Pure.
+"""Checks a manifest and its pages against each other: recomputes every number that follows from other numbers. Pure.
 
-Each function yields (kind, fault). `transitions.broken` checks the invariants that a writer keeps. This module checks the rest:
-sums and bounds of pages, stamps without a commit, keys of other partitions, pins of states that never existed, and epochs and
-incarnations above those of their owner.
+Functions yield faults, some with their kind. `transitions.broken` checks the invariants that a writer keeps. This module finds
+the other faults: wrong sums and bounds of pages, stamps without a commit, keys of other partitions, pins of states that never
+existed, and epochs and incarnations above those of their owner.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _lists(manifest: Manifest) -> Iterator[str]:
 
 
 def segment_faults(manifest: Manifest, segment: RemoteSegment) -> Iterator[str]:
-    """Faults of a segment, live or removed."""
+    """The faults of a segment, live or removed."""
     what = f"[{segment.base}, {segment.end})"
     yield from _stamp(manifest, segment.added, f"{what} was added")
     if not (0 <= segment.base < segment.end and segment.end <= manifest.end):
@@ -136,7 +136,7 @@ def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
 
 
 def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterator[Fault]:
-    """Faults of a page against its reference, and of its segments against the manifest."""
+    """The faults of a page, compared with its reference, and of its segments, compared with the manifest."""
     items: Sequence[RemoteSegment] = page.segments or [
         item.segment for item in page.removed if item.segment is not None
     ]
@@ -191,7 +191,7 @@ def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterato
 
 
 def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iterator[Fault]:
-    """Faults in the sequence of all live segments, including those in pages."""
+    """The faults in the sequence of all live segments, including those in pages."""
     before: RemoteSegment | None = None
     for segment in segments:
         if before is None and segment.base > manifest.log_start:
@@ -216,7 +216,8 @@ def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iter
 
 
 def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet[int]) -> Iterator[str]:
-    """`segments` were live right after the pin's commit. `changes` are the commits that added or removed a segment."""
+    """The faults of a pin. `segments` are those that were live right after the pin's commit. `changes` are the commits that
+    added or removed a segment."""
     what = f"the pin {pin.name!r} of commit {pin.commit}"
     if pin.commit in changes:
         yield f"{what} was made by a commit that added or removed a segment; a pin needs a commit of its own"
@@ -233,8 +234,8 @@ def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet
 
 
 def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) -> Iterator[str]:
-    """Checks the newest sidecar against `last`, the live segment that ends at `end`. `named` tells whether a remote segment,
-    live or removed, names the sidecar."""
+    """The faults of the newest sidecar. `last` is the last live segment; None if there is none. `named` is True if a remote
+    segment, live or removed, names the sidecar."""
     newest = manifest.sidecar
     if newest is None:
         return
@@ -266,7 +267,7 @@ def _wrong(faults: Iterable[str]) -> Iterator[Fault]:
 
 
 def _parsed(ids: Ids, key: str) -> keys.Key | None:
-    """None unless it is a key of this partition."""
+    """The parsed key; None if it is not a key of this partition."""
     try:
         parsed = keys.parse(key)
     except ValueError:

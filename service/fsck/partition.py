@@ -1,8 +1,8 @@
 """Checks one partition of a bucket: its manifest and pages, every segment that they name, and unreferenced objects.
 
 Live segments are read in offset order, so that the epochs, producers and transactions in a sidecar can be compared with all
-earlier batches. Removed segments are read too, because a pin or a reader of an earlier commit still needs them. A removed
-segment without a pin may be swept during the check. That is not a finding.
+earlier batches. Removed segments are also read, because a pin or a reader of an earlier commit still needs them. A removed
+segment without a pin may be swept during the check, which is not a finding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ Listed = Mapping[str, ObjectInfo]
 
 @dataclass
 class PartitionCheck:
-    """`listed` are the objects below the topic's name. They were listed before its manifests were read. `quick` reads no
-    segments. `is_compacted` is from the topic's own configs. `known` collects the keys that are accounted for."""
+    """`listed` are the objects below the topic's name. They were listed before its manifests were read. With `quick`, no
+    segments are read. `is_compacted` comes from the topic's own configs. `known` collects the keys that belong to the
+    partition."""
 
     bucket: Bucket
     ids: Ids
@@ -52,8 +53,8 @@ class PartitionCheck:
     on_segment: Callable[[], None] = lambda: None
 
     def check(self) -> Manifest | None:
-        """Checks everything and reports the findings. Returns the manifest, or None if it cannot be read. LogError if the store
-        cannot be read."""
+        """Checks everything and reports the findings. Returns the manifest, or None if it cannot be read. Raises LogError if
+        the store cannot be read."""
         key = self.ids.manifest_key
         self.known.add(key)
         try:
@@ -62,7 +63,7 @@ class PartitionCheck:
                 raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was read")
         except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
             self._add(FindingKind.BAD_MANIFEST, key, str(error))
-            self._know_everything()  # no object can be called unreferenced
+            self._know_everything()  # without a manifest, no object counts as unreferenced
             return None
         for kind, fault in manifest_check.manifest_faults(manifest):
             self._add(kind, key, fault)
@@ -203,7 +204,8 @@ class PartitionCheck:
     def _check_segments(
         self, manifest: Manifest, segments: Iterable[RemoteSegment], needed: Callable[[RemoteSegment], bool]
     ) -> int | None:
-        """Returns the leader epoch of the last batch before the manifest's end, None if it was not read."""
+        """Checks the segments. A missing object is a finding only if its segment is `needed`. Returns the leader epoch of the
+        last batch before the manifest's end; None if that batch was not read."""
         history: History | None = None
         following = -1
         newest: int | None = None
@@ -229,7 +231,7 @@ class PartitionCheck:
         return newest
 
     def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
-        # The former records of a segment without records are unknown: they were compacted, or lost and given up.
+        # The former records of a segment without records are unknown, because they were compacted, or lost and given up.
         base = segment.base if segment.records else segment.end
         return History(
             base,
@@ -241,7 +243,7 @@ class PartitionCheck:
     def _check_segment(
         self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool
     ) -> bool:
-        """Returns whether all batches of the segment were read. `epochs` then holds the last batch's leader epoch."""
+        """Checks one segment. Returns whether all its batches were read. `epochs` then holds the last batch's leader epoch."""
 
         def observe(batch: memoryview, header: BatchHeader) -> None:
             history.add(header, batch)
@@ -279,7 +281,8 @@ class PartitionCheck:
         return True
 
     def _size(self, key: str) -> int | None:
-        """The object's size in bytes as listed, or its current size if it was offloaded later. None if it is missing."""
+        """The object's size in bytes as listed, or its current size if it was offloaded after the listing; None if it is
+        missing."""
         info = self.listed.get(key)
         if info is None:
             try:
@@ -289,7 +292,7 @@ class PartitionCheck:
         return info.size
 
     def _check_sizes(self, live: list[RemoteSegment], removed: list[Removed]) -> None:
-        """Reports objects with bytes that no segment names. Objects that are too short are reported with their segments."""
+        """Reports objects with bytes that no segment names. `_is_there` reports objects that are too short."""
         ends: dict[str, int] = {}
         for segment in [*live, *(item.segment for item in removed if item.segment is not None)]:
             for key, end in (
@@ -316,7 +319,8 @@ class PartitionCheck:
 
 
 def committed_beyond(bucket: Bucket, ids: Ids, listed: Listed, known: set[str], end: int) -> tuple[str, str] | None:
-    """Two unreferenced segments at or after `end`, of which the first was committed (`lineage.follow_one_another`)."""
+    """Two unreferenced segments at or after `end`, the second of which proves that the first was committed
+    (`lineage.follow_one_another`); None if there are none."""
     beyond: list[Span] = []
     for key in sorted(listed):
         if key in known or not key.startswith(ids.segments_prefix) or len(beyond) == MAX_LOOKED_INTO:

@@ -1,2 +1,2 @@
-"""The parts of a node's lifecycle that all packages share: its readiness, the reason for its end, and its supervised
+"""The parts of a node's lifecycle that all packages share: its readiness, the reason why it ends, and its supervised
 workers."""

@@ -1,18 +1,18 @@
-"""Decides whether a broker may still lead the partitions that its metadata assign to it.
+"""Decides whether a broker may still lead the partitions that its metadata assigns to it.
 
 A process that was paused continues with old metadata. Meanwhile the controller may have fenced it, and an operator may have
-elected a leader on another disk. So a broker appends only for one session timeout after its last contact with its controller.
-An absent controller extends the lease, too: it elects no leader, so the brokers continue to serve without it.
+elected a leader on another disk. A broker therefore appends only for one session timeout after its last heartbeat that was
+answered or found the controller away. A controller that is away elects no leaders, so the brokers continue to serve without it.
 
-Pure: times are milliseconds of one steady clock. Not promised: that a broker stops when it is cut off from its controller. It
-leads until it learns of its successor.
+Pure: times are in ms of one monotonic clock. Not promised: that a broker stops when it is cut off from its controller. It leads
+until it learns of its successor.
 """
 
 from __future__ import annotations
 
 from storage_tiers.errors import NotLeader
 
-#: The end of a lease that never ends, as on a node with its own controller.
+#: The end of a lease that never ends, as on a node that is its own controller.
 FOREVER = 1 << 62
 
 

@@ -1,5 +1,5 @@
-"""Whether a node is ready for requests, and the reason if not. Created first, updated by the node's parts, shown by
-`/readyz`."""
+"""Whether a node is ready for requests, and the reason if it is not. The node's parts update this state, and `/readyz` shows
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reports:
     `trouble` is the current problem of a probed store, or None. `recovering` names partitions that are recovering. `refusing`
     names partitions that cannot be written or opened because of the disk. `behind` maps each partition for which the store is
     behind to the reason. `holding` is the reason why the node accepts no records yet, or empty. `full` is the reason why it
-    accepts none for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced."""
+    accepts no records for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -28,13 +28,13 @@ class Reports:
 
 @dataclass(slots=True)
 class Readiness:
-    """Ready after recovery and the first probe of the store; unready as soon as the node has to stop.
+    """A node is ready after recovery and the first probe of the store, and unready as soon as it has to stop.
 
-    A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. A
-    full disk does not either: consumers, offloads and eviction need the node, and a restart frees nothing. A data directory
-    that may be an older copy makes the node unready, and so does a controller that keeps it fenced. The body names the problems
-    of the store and the disk. It also lists three kinds of partitions: those that are recovering; those that cannot be written
-    or opened because of the disk; and, each with the reason, those for which the store is behind.
+    A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. Nor
+    does a full disk, because consumers, offloads and eviction need the node, and a restart frees nothing. A data directory that
+    may be an older copy makes the node unready, as does a controller that keeps it fenced. The body names the problems of the
+    store and the disk. It also lists three kinds of partitions: those that are recovering; those that cannot be written or
+    opened because of the disk; and, each with the reason, those for which the store is behind.
     """
 
     recovered: bool = False

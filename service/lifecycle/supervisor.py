@@ -1,5 +1,6 @@
-"""Runs background work as named workers in one task group, cancelled together. The first unexpected failure of a worker fails
-the node. A transient LogError is logged once until it is over, and the worker continues."""
+"""Runs background work as named workers in one task group, which are cancelled together. The first unexpected failure of a
+worker fails the node. A lasting LogError or OSError is logged once, and the worker continues, unless the error's advice is
+STOP."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """`tick` is called every `period_s` seconds, never concurrently with itself."""
+    """`tick` is called repeatedly, each time `period_s` seconds after the previous call has ended."""
 
     name: str
     period_s: float
@@ -32,7 +33,7 @@ async def run_forever(worker: Worker, clock: Clock) -> None:
         try:
             await worker.tick()
         except (LogError, OSError) as error:
-            # OSError: a full or failing disk. The next tick plans the same work again.
+            # An OSError means a full or failing disk. The next tick plans the same work again.
             if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise
             if troubles.begins(worker.name, error):

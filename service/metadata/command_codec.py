@@ -6,7 +6,7 @@ encoded one. A command that this version does not know is refused with an error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
@@ -15,10 +15,35 @@ from grpc_api.contract.features import FeatureChange, FeatureUpdate
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Endpoint, NewTopic, Resource, ResourceKind
 from service.metadata import commands as c
 from service.metadata import commands_pb2 as pb
-from service.metadata.records_pb2 import EndpointRecord, ReplicaList
+from service.metadata.planner import MAX_PARTITIONS_PER_REQUEST
+from service.metadata.records_pb2 import EndpointRecord, ReplicaList, TopicFilesRecord
+from service.metadata.registrations import MAX_BROKERS
 from service.metadata.snapshot import endpoint_records, topic_files_record
-from storage_tiers.errors import InvalidRequest
+from storage_tiers.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from storage_tiers.types import TopicId
+
+#: Most configs that one command sets. A resource has fewer keys, and a command may set each key only once.
+MAX_CONFIGS = 1_000
+#: Most topics of one TopicFilesSeen.
+MAX_TOPIC_FILES = 2_000
+#: Commands that brokers of other processes send. Only the controller's own process sends the others.
+_OF_BROKERS = frozenset(
+    {
+        "create_topic",
+        "delete_topic",
+        "create_partitions",
+        "alter_configs",
+        "update_features",
+        "allocate_producer_ids",
+        "topic_files_seen",
+        "forget_topic",
+        "unregister_broker",
+        "elect_unclean",
+        "reassign",
+        "hand_over",
+        "raise_leader_epoch",
+    }
+)
 
 
 class _Form(NamedTuple):
@@ -34,13 +59,22 @@ def encode_command(command: c.Command[Any]) -> bytes:
     return pb.Command(**{form.field: form.encode(command)}).SerializeToString()
 
 
-def decode_command(encoded: bytes) -> c.Command[Any]:
-    """Raises InvalidRequest if the bytes are not a command, or are a command of another version."""
+def decode_command(encoded: bytes, *, of_broker: int | None = None) -> c.Command[Any]:
+    """Raises InvalidRequest if the bytes are not a command, or are a command of another version. With `of_broker`, the id of a
+    sender in another process, also raises it for a command that brokers must not send, or that is in another broker's name.
+    Raises InvalidRequest, InvalidReplicaAssignment or PolicyViolation for more rows than any accepted command has."""
     try:
         message = pb.Command.FromString(encoded)
         kind = message.WhichOneof("kind")
         if kind is not None:
-            return _DECODERS[kind](getattr(message, kind))
+            if of_broker is not None and kind not in _OF_BROKERS:
+                raise InvalidRequest(
+                    f"the command {kind} of broker {of_broker}: only the controller's own process may send it"
+                )
+            command = _DECODERS[kind](getattr(message, kind))
+            if of_broker is not None:
+                _check_name(command, of_broker)
+            return command
     except (DecodeError, ValueError) as error:
         raise InvalidRequest(f"the command cannot be decoded ({error}); send one of `commands.proto`") from error
     raise InvalidRequest("a command that this controller does not know; upgrade the controller before its brokers")
@@ -87,7 +121,39 @@ def _result_message(result: object) -> pb.Result:
     raise TypeError(f"no command has a result of {type(result)}")
 
 
+def _check_name(command: c.Command[Any], broker_id: int) -> None:
+    """Raises InvalidRequest if the command of that broker is in another broker's name."""
+    match command:
+        case c.AllocateProducerIds() | c.HandOver() | c.RaiseLeaderEpoch():
+            named = command.broker_id
+        case c.AlterConfigs():
+            named = command.asked
+        case _:
+            return
+    if named != broker_id:
+        raise InvalidRequest(f"a command of broker {broker_id} in the name of broker {named}")
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
+def _nodes(message: ReplicaList) -> tuple[int, ...]:
+    if len(message.nodes) > MAX_BROKERS:
+        raise InvalidReplicaAssignment(
+            f"{len(message.nodes)} replicas of one partition: a cluster has at most {MAX_BROKERS} brokers"
+        )
+    return tuple(message.nodes)
+
+
+def _check_rows(rows: Sized, most: int, kind: str) -> None:
+    if len(rows) > most:
+        raise InvalidRequest(f"{len(rows)} {kind} in one command, and {most} is the maximum: send smaller requests")
+
+
+def _check_partitions(rows: Sized) -> None:
+    """Raises PolicyViolation, with Kafka's message, for more than MAX_PARTITIONS_PER_REQUEST rows."""
+    if len(rows) > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolation("Excessively large number of partitions per request.")
+
+
 def _lists(assignments: Iterable[Iterable[int]]) -> list[ReplicaList]:
     return [ReplicaList(nodes=nodes) for nodes in assignments]
 
@@ -106,12 +172,14 @@ def _encode_create_topic(command: c.CreateTopic) -> pb.CreateTopic:
 
 def _decode_create_topic(message: pb.CreateTopic) -> c.CreateTopic:
     new = message.topic
+    _check_rows(new.configs, MAX_CONFIGS, "configs")
+    _check_partitions(new.assignments)
     topic = NewTopic(
         new.name,
         new.partitions,
         new.replication_factor,
         {each.name: each.value if each.HasField("value") else None for each in new.configs},
-        {partition: tuple(new.assignments[partition].nodes) for partition in sorted(new.assignments)},
+        {partition: _nodes(new.assignments[partition]) for partition in sorted(new.assignments)},
     )
     return c.CreateTopic(topic, _topic_id(message.topic_id), message.validate_only)
 
@@ -137,7 +205,8 @@ def _encode_create_partitions(command: c.CreatePartitions) -> pb.CreatePartition
 
 def _decode_create_partitions(message: pb.CreatePartitions) -> c.CreatePartitions:
     given = message.HasField("assignments")
-    assignments = tuple(tuple(each.nodes) for each in message.assignments.partitions) if given else None
+    _check_partitions(message.assignments.partitions)
+    assignments = tuple(map(_nodes, message.assignments.partitions)) if given else None
     return c.CreatePartitions(message.topic, message.count, assignments, message.validate_only)
 
 
@@ -153,6 +222,7 @@ def _encode_alter_configs(command: c.AlterConfigs) -> pb.AlterConfigs:
 
 
 def _decode_alter_configs(message: pb.AlterConfigs) -> c.AlterConfigs:
+    _check_rows(message.alterations, MAX_CONFIGS, "alterations")
     alterations = tuple(
         ConfigAlteration(each.name, AlterOp(each.op), each.value if each.HasField("value") else None)
         for each in message.alterations
@@ -175,6 +245,11 @@ def _decode_update_features(message: pb.UpdateFeatures) -> c.UpdateFeatures:
         for each in message.updates
     )
     return c.UpdateFeatures(updates, message.validate_only)
+
+
+def _decode_topic_files(message: TopicFilesRecord) -> c.TopicFilesSeen:
+    _check_rows(message.files, MAX_TOPIC_FILES, "topics")
+    return c.TopicFilesSeen({_topic_id(each.topic_id): each.revision for each in message.files})
 
 
 def _encode_register(command: c.RegisterBroker) -> pb.RegisterBroker:
@@ -234,7 +309,7 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
     c.TopicFilesSeen: _Form(
         "topic_files_seen",
         lambda command: topic_files_record(command.revisions),
-        lambda message: c.TopicFilesSeen({_topic_id(each.topic_id): each.revision for each in message.files}),
+        _decode_topic_files,
     ),
     c.ForgetTopic: _Form(
         "forget_topic",
@@ -269,8 +344,8 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
     ),
     c.ElectUnclean: _Form(
         "elect_unclean",
-        lambda command: pb.ElectUnclean(topic=command.topic, partition=command.partition),
-        lambda message: c.ElectUnclean(message.topic, message.partition),
+        lambda command: pb.ElectUnclean(topic=command.topic, partition=command.partition, moved_end=command.moved_end),
+        lambda message: c.ElectUnclean(message.topic, message.partition, message.moved_end),
     ),
     c.Reassign: _Form(
         "reassign",
@@ -280,7 +355,7 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
             replicas=None if command.replicas is None else ReplicaList(nodes=command.replicas),
         ),
         lambda message: c.Reassign(
-            message.topic, message.partition, tuple(message.replicas.nodes) if message.HasField("replicas") else None
+            message.topic, message.partition, _nodes(message.replicas) if message.HasField("replicas") else None
         ),
     ),
     c.HandOver: _Form(
@@ -302,6 +377,23 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
             message.leader_epoch,
             message.partition_epoch,
             message.end,
+        ),
+    ),
+    c.RaiseLeaderEpoch: _Form(
+        "raise_leader_epoch",
+        lambda command: pb.RaiseLeaderEpoch(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            broker_id=command.broker_id,
+            broker_epoch=command.broker_epoch,
+            above=command.above,
+        ),
+        lambda message: c.RaiseLeaderEpoch(
+            _topic_id(message.topic_id),
+            message.partition,
+            message.broker_id,
+            message.broker_epoch,
+            message.above,
         ),
     ),
     c.LeadEverything: _Form(

@@ -83,7 +83,8 @@ class DeleteTopic(Command[DeletedTopic]):
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions(Command[None]):
-    """Grows the topic to `count` partitions in total. `assignments` has the broker ids of each new partition."""
+    """Grows the topic to `count` partitions in total. `assignments` has the broker ids of each new partition; with None the
+    controller places them."""
 
     topic: str
     count: int
@@ -212,17 +213,19 @@ class UnregisterBroker(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class LeadEverything(Command[None]):
-    """Makes a starting single node the leader of every partition of which it has a replica."""
+    """Makes a starting single node the leader of every partition whose replica on it is in sync."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean(Command[None]):
-    """Gives a partition without a leader a leader that may lack acknowledged records."""
+    """Elects a leader for a partition that has none, even if that leader lacks acknowledged records. If the partition has a
+    leader that waits for the records below `moved_end`, that leader continues without them, under a new epoch."""
 
     topic: str
     partition: int
+    moved_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,19 @@ class HandOver(Command[None]):
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class RaiseLeaderEpoch(Command[None]):
+    """Tells the controller that the log of a partition's replica has batches of the leader epoch `above`, which the metadata
+    lacks because it was restored from an older copy. The partition's leader, if any, leads under a higher epoch from then
+    on. Does nothing if the metadata has reached a higher epoch."""
+
+    topic_id: TopicId
+    partition: int
+    broker_id: int
+    broker_epoch: int
+    above: int
+
+
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 #: Takes an image, a command and the controller's configs; returns records and the command's result.
@@ -262,7 +278,7 @@ def plan(image: MetadataImage, command: Command[Result], configs: ConfigRules) -
 
 
 def _create_topic(image: MetadataImage, command: CreateTopic, configs: ConfigRules) -> tuple[Records, PlacedTopic]:
-    made = planner.create_topic(image, command.topic, configs, command.topic_id)
+    made = planner.create_topic(image, command.topic, configs, command.topic_id, validate_only=command.validate_only)
     return made.records, PlacedTopic(made.topic_id, made.partitions, made.replication_factor)
 
 
@@ -311,6 +327,10 @@ def _hand_over(image: MetadataImage, c: HandOver) -> Records:
     )
 
 
+def _raise_leader_epoch(image: MetadataImage, c: RaiseLeaderEpoch) -> Records:
+    return registrations.raise_leader_epoch(image, c.topic_id, c.partition, c.broker_id, c.broker_epoch, c.above)
+
+
 def _without_result(make: Callable[[MetadataImage, Any], Records]) -> Planner:
     return lambda image, command, _: (make(image, command), None)
 
@@ -335,8 +355,11 @@ PLANNERS: Mapping[type[Command[Any]], Planner] = {
     FenceBroker: _without_result(lambda image, c: registrations.fence(image, c.broker_id, c.broker_epoch)),
     ShutDownBroker: _without_result(lambda image, c: registrations.shut_down(image, c.broker_id, c.broker_epoch)),
     UnregisterBroker: _without_result(lambda image, c: registrations.unregister(image, c.broker_id)),
-    ElectUnclean: _without_result(lambda image, c: registrations.elect_unclean(image, c.topic, c.partition)),
+    ElectUnclean: _without_result(
+        lambda image, c: registrations.elect_unclean(image, c.topic, c.partition, c.moved_end)
+    ),
     Reassign: _reassign,
     HandOver: _without_result(_hand_over),
+    RaiseLeaderEpoch: _without_result(_raise_leader_epoch),
     LeadEverything: _without_result(lambda image, c: planner.lead_everything(image, c.broker_id)),
 }

@@ -507,17 +507,20 @@ class ElectUnclean(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    MOVED_END_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    moved_end: _builtins.int
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        moved_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved_end", b"moved_end", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -629,6 +632,37 @@ class HandOver(_message.Message):
 Global___HandOver: _TypeAlias = HandOver  # noqa: Y015
 
 @_typing.final
+class RaiseLeaderEpoch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    above: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        above: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaiseLeaderEpoch: _TypeAlias = RaiseLeaderEpoch  # noqa: Y015
+
+@_typing.final
 class Command(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -653,6 +687,7 @@ class Command(_message.Message):
     REASSIGN_FIELD_NUMBER: _builtins.int
     HAND_OVER_FIELD_NUMBER: _builtins.int
     UNREGISTER_BROKER_FIELD_NUMBER: _builtins.int
+    RAISE_LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def create_topic(self) -> Global___CreateTopic: ...
     @_builtins.property
@@ -695,6 +730,8 @@ class Command(_message.Message):
     def hand_over(self) -> Global___HandOver: ...
     @_builtins.property
     def unregister_broker(self) -> Global___UnregisterBroker: ...
+    @_builtins.property
+    def raise_leader_epoch(self) -> Global___RaiseLeaderEpoch: ...
     def __init__(
         self,
         *,
@@ -719,12 +756,13 @@ class Command(_message.Message):
         reassign: Global___Reassign | None = ...,
         hand_over: Global___HandOver | None = ...,
         unregister_broker: Global___UnregisterBroker | None = ...,
+        raise_leader_epoch: Global___RaiseLeaderEpoch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "unregister_broker", b"unregister_broker", "update_features", b"update_features"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "raise_leader_epoch", b"raise_leader_epoch", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "unregister_broker", b"unregister_broker", "update_features", b"update_features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "unregister_broker", b"unregister_broker", "update_features", b"update_features"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "raise_leader_epoch", b"raise_leader_epoch", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "unregister_broker", b"unregister_broker", "update_features", b"update_features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["create_topic", "delete_topic", "create_partitions", "alter_configs", "update_features", "allocate_producer_ids", "skip_producer_ids", "topic_files_seen", "forget_topic", "claim_incarnation", "confirm_incarnation", "found_cluster", "register_broker", "unfence_broker", "fence_broker", "shut_down_broker", "lead_everything", "elect_unclean", "reassign", "hand_over", "unregister_broker"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["create_topic", "delete_topic", "create_partitions", "alter_configs", "update_features", "allocate_producer_ids", "skip_producer_ids", "topic_files_seen", "forget_topic", "claim_incarnation", "confirm_incarnation", "found_cluster", "register_broker", "unfence_broker", "fence_broker", "shut_down_broker", "lead_everything", "elect_unclean", "reassign", "hand_over", "unregister_broker", "raise_leader_epoch"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

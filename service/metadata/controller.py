@@ -4,13 +4,14 @@ A broker that has its controller in its own process calls `execute`. A command o
 `CommandOrigin`. A repeated command gets the result of the first, and is not carried out twice. This also holds across a restart
 of the controller, because the batch of the command's records in the metadata log includes the result.
 
-Nothing else proposes changes of a running node's metadata. A take-over writes the first records of its directory, as a snapshot
-would, before there is a controller.
+Only the controller proposes changes of a running node's metadata. A take-over writes the first records of its directory, as a
+snapshot would, before there is a controller.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
 from service.metadata import records_pb2 as pb
@@ -47,8 +48,29 @@ class CommandOrigin(NamedTuple):
 class CommandAnswer(NamedTuple):
     """A command's result, and the metadata offset (the index of an entry) from which an image has its change."""
 
-    result: Any
+    encoded_result: bytes
     offset: int
+
+    @property
+    def result(self) -> Any:
+        return decode_result(self.encoded_result)
+
+
+class PendingAnswer:
+    """Awaits the log entry on which a command's answer depends; `waiting` is None if that entry is durable. Raises the
+    StorageError of an entry that could not be written."""
+
+    __slots__ = ("_encoded_result", "_log", "_waiting")
+
+    def __init__(self, encoded_result: bytes, waiting: asyncio.Future[int] | None, log: MetadataLog) -> None:
+        self._encoded_result = encoded_result
+        self._waiting = waiting
+        self._log = log
+
+    def __await__(self) -> Generator[Any, None, CommandAnswer]:
+        waiting = self._waiting
+        offset = self._log.last_index if waiting is None else (yield from asyncio.shield(waiting).__await__())
+        return CommandAnswer(self._encoded_result, offset)
 
 
 class Controller:
@@ -68,35 +90,36 @@ class Controller:
         await (self._metadata.propose(records) if records else self._metadata.settled())
         return result
 
-    async def answer(self, command: Command[Any], origin: CommandOrigin) -> CommandAnswer:
-        """Does the same as `execute` for a broker in another process, but carries out a repeated command only once.
+    def answer(self, command: Command[Any], origin: CommandOrigin) -> PendingAnswer:
+        """Does the same as `execute` for a broker in another process, but carries out a repeated command only once. The call
+        itself proposes the command's records, and awaiting the answer waits until they are durable, so commands of one caller
+        share an fsync.
 
-        Also raises BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced,
-        and InvalidRequest if the broker has too many unconfirmed commands or has already confirmed this one."""
+        Also raises BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced if
+        the broker is fenced, and InvalidRequest if the broker has too many unconfirmed commands or has already confirmed this
+        one."""
         broker_id, broker_epoch, sequence, answered_below = origin
         key = (broker_id, broker_epoch, sequence)
         result = self._result_of(origin)
-        if result is None:
-            if registration(self._metadata.proposed, broker_id, broker_epoch).fenced:
-                raise BrokerFenced(f"broker {broker_id} is fenced until its heartbeats come again; retry")
-            records, done = plan(self._metadata.proposed, command, self._configs)
-            if not records:
-                await self._metadata.settled()
-                return CommandAnswer(done, self._metadata.last_index)
-            result = encode_result(done)
-            record = pb.CommandRecord(
-                broker_id=broker_id,
-                broker_epoch=broker_epoch,
-                sequence=sequence,
-                answered_below=answered_below,
-                result=result,
-            )
-            proposal = self._metadata.propose((*records, pb.MetadataRecord(command=record)))
-            self._under_way[key] = proposal
-            proposal.add_done_callback(lambda _: self._under_way.pop(key, None))
-        waiting = self._under_way.get(key)
-        offset = self._metadata.last_index if waiting is None else await asyncio.shield(waiting)
-        return CommandAnswer(decode_result(result), offset)
+        if result is not None:
+            return PendingAnswer(result, self._under_way.get(key), self._metadata)
+        if registration(self._metadata.proposed, broker_id, broker_epoch).fenced:
+            raise BrokerFenced(f"broker {broker_id} is fenced until its heartbeats come again; retry")
+        records, done = plan(self._metadata.proposed, command, self._configs)
+        result = encode_result(done)
+        if not records:
+            return PendingAnswer(result, self._metadata.newest_waiting, self._metadata)
+        record = pb.CommandRecord(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            sequence=sequence,
+            answered_below=answered_below,
+            result=result,
+        )
+        proposal = self._metadata.propose((*records, pb.MetadataRecord(command=record)))
+        self._under_way[key] = proposal
+        proposal.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return PendingAnswer(result, proposal, self._metadata)
 
     def _result_of(self, origin: CommandOrigin) -> bytes | None:
         """Returns the encoded result of a command that was accepted before, even if its records still wait for the disk."""
@@ -108,6 +131,8 @@ class Controller:
             raise InvalidRequest(f"broker {origin.broker_id} has confirmed the answer of its command {origin.sequence}")
         if origin.sequence in session.results:
             return session.results[origin.sequence]
+        if len(session.results) < MAX_UNCONFIRMED_COMMANDS:
+            return None
         kept = sum(number >= origin.answered_below for number in session.results)
         if kept >= MAX_UNCONFIRMED_COMMANDS:
             raise InvalidRequest(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from grpc_api.contract.topics import Endpoint, Resource, ResourceKind
 from service.metadata import records_pb2 as pb
+from service.metadata.history import with_term
 from service.metadata.parts import (
     BrokerImage,
     Changes,
@@ -20,12 +21,13 @@ from service.metadata.parts import (
     StartImage,
     SupportedFeature,
     TakeOverImage,
+    TermStart,
     TopicImage,
 )
 from storage_tiers.errors import MetadataCorrupt
 from storage_tiers.types import TopicId
 
-#: Most completely deleted topics whose ids are kept; only the bucket knows older ones.
+#: Most ids of completely deleted topics that are kept; only the bucket knows older ones.
 MAX_GONE_TOPICS = 4096
 #: Most unconfirmed starts of this node that are kept (the bucket has not answered their claims); older ones are dropped.
 MAX_UNCONFIRMED_STARTS = 1024
@@ -314,6 +316,12 @@ class Delta:
         if known and known != record.cluster_id:
             raise MetadataCorrupt(f"the metadata of the cluster {known} names another cluster, {record.cluster_id}")
         self._changed["cluster_id"] = record.cluster_id
+
+    def _term(self, record: pb.TermRecord) -> None:
+        terms = self._current("terms")
+        if terms and (record.term <= terms[-1].term or record.offset <= terms[-1].offset):
+            raise MetadataCorrupt(f"the metadata begins term {record.term} at {record.offset} after {terms[-1]}")
+        self._changed["terms"] = with_term(terms, TermStart(record.term, record.offset))
 
     def _start(self, record: pb.StartRecord) -> None:
         start = StartImage(record.node_id, record.incarnation, record.start_id)

@@ -7,8 +7,8 @@ transaction; below it, clients add partitions themselves. Requests of every leve
 other features of that release are known and off. They cannot be raised, because nothing here implements them.
 
 Pure. Checks, their order and messages are those of Kafka 4.2's FeatureControlManager. Invariant: a level is current only if
-every registered broker has registered support for it. A feature without a record has its lowest level, so in a directory from
-before levels were recorded, clients keep a level that is sure to work.
+every registered broker has registered support for it. A feature without a record has its lowest level. So if older metadata has
+no levels, clients keep a level that is sure to work.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ class Metadata(Protocol):
 
     #: Number of writes that failed on this node's disk.
     refused: int
+    #: The broker in the controller's process; None for the broker in this process, -1 before the controller has answered.
+    controller_id: int | None
 
     @property
     def image(self) -> MetadataImage:
@@ -24,6 +26,10 @@ class Metadata(Protocol):
     @property
     def term(self) -> int:
         """The term of the newest entries."""
+
+    @property
+    def applied(self) -> tuple[int, int]:
+        """Offset and term of the entry that `image` is after; (0, 0) before the first."""
 
     @property
     def last_index(self) -> int:

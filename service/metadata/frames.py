@@ -55,7 +55,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes, position: int = 0) -> Frame | None:
-    """The frame at byte `position`, or None unless it is whole and matches its CRC."""
+    """The frame at byte `position`, or None if it is not whole or does not match its CRC."""
     if position + HEADER_BYTES > len(data):
         return None
     length, stored, term, index = _HEADER.unpack_from(data, position)
@@ -93,7 +93,7 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
 #: The end of every damage report.
 ADVICE = (
     "Restore the file from a copy of this data directory. Without a copy, move the metadata folder out of the data directory, "
-    "keep it, and start with --take-over CLUSTER_ID: the metadata come back from the store, and the partitions in the data "
+    "keep it, and start with --take-over CLUSTER_ID: the metadata comes back from the store, and the partitions in the data "
     "directory stay."
 )
 

@@ -1,4 +1,4 @@
-"""The cluster's metadata as one immutable value, and the only function that changes it.
+"""The cluster's metadata as one immutable value, and the only function that makes the next value.
 
 `image.apply_batch(records)` returns a new image and leaves the old one unchanged, so a request or planner that holds an image
 sees one consistent state. Images share everything that a batch does not change. Mappings that grow with the number of topics
@@ -8,7 +8,7 @@ Invariants: applying is a pure function of (image, records): no clock, no random
 or raises MetadataCorrupt and changes nothing. A topic id is live, deleting or unknown, never two of these. Leader epochs,
 partition epochs, broker epochs and producer ids only rise.
 
-Not promised: the meaning of requests, which the planner handles; durability, which the log provides; any order of the topics.
+Not promised: valid requests, which the planner checks; durability, which the log provides; any order of the topics.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from service.metadata.parts import (
     SessionImage,
     StartImage,
     TakeOverImage,
+    TermStart,
     TopicImage,
 )
 from storage_tiers.types import TopicId
@@ -71,6 +72,8 @@ class MetadataImage:
     topic_files: Map[TopicId, int] = field(default_factory=Map)
     #: Ids of completely deleted topics, the newest last.
     gone: tuple[TopicId, ...] = ()
+    #: Terms of the metadata log, the newest last (see `history.py`).
+    terms: tuple[TermStart, ...] = ()
     #: Set while a take-over runs; until it is done, the rest of the image is incomplete.
     take_over: TakeOverImage | None = None
     changes: Changes = field(default=Changes(), compare=False)

@@ -11,7 +11,7 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
-#: Topics with a coordinator here. Their local log is never evicted, so that a coordinator loads without the store.
+#: Topics for which brokers run coordinators. Their local log is never evicted, so that a coordinator loads without the store.
 COORDINATED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+from grpc_api.limits import MAX_MESSAGE_BYTES
 from service.metadata import records_pb2 as pb
 from service.metadata.following import Listener
 from service.metadata.image import MetadataImage
@@ -29,13 +30,22 @@ from service.metadata.parts import Changes
 from service.metadata.recent import Entry, RecentEntries
 from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore, Recovered
 from storage_tiers import events
+from storage_tiers.clock import Rng
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
 
-#: Most bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
-MAX_PROPOSAL_BYTES = 16 << 20
-#: Most bytes of the proposals that share an fsync.
-MAX_GROUP_BYTES = 16 << 20
+#: Most bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB. The bound is below MAX_MESSAGE_BYTES,
+#: because a message to a broker holds one entry and its position.
+MAX_PROPOSAL_BYTES = MAX_MESSAGE_BYTES - (4 << 10)
+#: Most bytes of the proposals that share an fsync, and so an entry.
+MAX_GROUP_BYTES = MAX_PROPOSAL_BYTES
+#: Most records of the proposals that share an entry; one proposal may have more. Listeners look at all changes of an entry in
+#: one turn of the loop.
+MAX_GROUP_RECORDS = 5_000
+#: A term is above the last one by a random number up to this. Otherwise two starts of copies of one directory would have the
+#: same term, and a broker that follows one of them would take the other's entries for the same ones. Kafka's DescribeQuorum
+#: shows the term in 32 bits, which a million starts use up.
+MOST_TERM_STEP = 1 << 12
 #: Most bytes of all proposals that wait for the disk; beyond them `propose` raises a retriable StorageError.
 MAX_WAITING_BYTES = 64 << 20
 
@@ -44,31 +54,36 @@ _logger = logging.getLogger(__name__)
 
 class _Proposal(NamedTuple):
     payload: bytes
+    records: int
     image: MetadataImage
     done: asyncio.Future[int]
 
 
 class MetadataLog:
-    """`MetadataLog.open(data_dir, files)` before or on the event loop; then on the loop only:
+    """`MetadataLog.open(data_dir, files, rng)` may be called before the event loop runs; the rest must be called on the loop:
 
     image -> MetadataImage                            after all durable entries
     proposed -> MetadataImage                         after all accepted ones: plan on this
     propose(records) -> asyncio.Future[int]           the entry's index, once durable and applied to `image`
+    newest_waiting -> asyncio.Future[int] | None      of the last proposal that is not durable yet
     subscribe(listener)                               listener(image, changes) after every change of `image`
-    recent -> RecentEntries                           up to the entry that `image` is after
+    recent -> RecentEntries                           up to the last entry that is applied to `image`
     await close()
     """
 
-    def __init__(self, store: MetadataStore, recovered: Recovered) -> None:
+    #: The controller is in this process.
+    controller_id: int | None = None
+
+    def __init__(self, store: MetadataStore, recovered: Recovered, rng: Rng) -> None:
         self._store = store
-        self._term = recovered.term + 1
+        self._term = recovered.term + 1 + int.from_bytes(rng.token(2)) % MOST_TERM_STEP
         image = recovered.image
         self.recent = RecentEntries(recovered.index, recovered.term)
         self._image = image
         self._proposed = image
         self._waiting: deque[_Proposal] = deque()
         self._waiting_bytes = 0
-        #: The last accepted proposal's future; not read before the first.
+        #: The last accepted proposal's future; unset before the first proposal.
         self._newest: asyncio.Future[int]
         self._listeners: list[Listener] = []
         #: Number of writes that have failed since opening.
@@ -78,9 +93,11 @@ class MetadataLog:
         self._closed = False
 
     @classmethod
-    def open(cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT) -> MetadataLog:
+    def open(
+        cls, data_dir: str, files: Files, rng: Rng, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
+    ) -> MetadataLog:
         """Creates or recovers `<data_dir>/__cluster_metadata-0/`; blocking. `data_dir` must exist and be locked by this
-        process. Every opening starts a new term.
+        process. Every opening starts a new term, and its first entry records the term.
 
         Raises MetadataCorrupt if the log is damaged (the message names the position and the remedy), StorageError on an I/O
         error.
@@ -89,7 +106,7 @@ class MetadataLog:
             store, recovered = MetadataStore.open(data_dir, files, log_bytes_per_snapshot=log_bytes_per_snapshot)
         except OSError as error:
             raise StorageError(f"the metadata log in {data_dir} cannot be opened: {error}") from error
-        return cls(store, recovered)
+        return cls(store, recovered, rng)
 
     @property
     def image(self) -> MetadataImage:
@@ -103,6 +120,10 @@ class MetadataLog:
     def term(self) -> int:
         """The current term, above that of every entry found at opening."""
         return self._term
+
+    @property
+    def applied(self) -> tuple[int, int]:
+        return self.recent.end
 
     @property
     def last_index(self) -> int:
@@ -130,6 +151,10 @@ class MetadataLog:
         """
         if self._closed:
             raise StorageError("the metadata log is closed: the node is stopping")
+        if not self._proposed.terms or self._proposed.terms[-1].term != self._term:
+            # Nothing is waiting: a first entry that could not be written has left `proposed` without the term.
+            began = pb.TermRecord(term=self._term, offset=self._store.index + 1)
+            records = [*records, pb.MetadataRecord(term=began)]
         payload = pb.MetadataBatch(records=records).SerializeToString()
         if len(payload) > MAX_PROPOSAL_BYTES:
             raise InvalidRequest(
@@ -139,7 +164,7 @@ class MetadataLog:
         if self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
             raise StorageError("too many metadata changes wait for the disk; retry later")
         self._proposed = self._proposed.apply_batch(records)
-        proposal = _Proposal(payload, self._proposed, asyncio.get_running_loop().create_future())
+        proposal = _Proposal(payload, len(records), self._proposed, asyncio.get_running_loop().create_future())
         self._waiting.append(proposal)
         self._newest = proposal.done
         self._waiting_bytes += len(payload)
@@ -147,11 +172,16 @@ class MetadataLog:
             self._writer = asyncio.get_running_loop().create_task(self._write())
         return proposal.done
 
+    @property
+    def newest_waiting(self) -> asyncio.Future[int] | None:
+        """The future of the last accepted proposal; None if all accepted proposals are in `image` or failed."""
+        return self._newest if self._waiting or self._writer is not None else None
+
     async def settled(self) -> None:
         """Returns once all proposals accepted so far are in `image`, immediately if none is waiting. Raises StorageError if the
         last one could not be written."""
-        if self._waiting or self._writer is not None:
-            await asyncio.shield(self._newest)
+        if (newest := self.newest_waiting) is not None:
+            await asyncio.shield(newest)
 
     async def close(self) -> None:
         """Waits for all proposals, then closes the file."""
@@ -172,10 +202,12 @@ class MetadataLog:
 
     def _take_group(self) -> list[_Proposal]:
         group = [self._waiting.popleft()]
-        size = len(group[0].payload)
-        while self._waiting and size + len(self._waiting[0].payload) <= MAX_GROUP_BYTES:
+        size, records = len(group[0].payload), group[0].records
+        while self._waiting:
+            size, records = size + len(self._waiting[0].payload), records + self._waiting[0].records
+            if size > MAX_GROUP_BYTES or records > MAX_GROUP_RECORDS:
+                break
             group.append(self._waiting.popleft())
-            size += len(group[-1].payload)
         return group
 
     async def _write_group(self, group: list[_Proposal]) -> None:

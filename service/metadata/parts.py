@@ -110,6 +110,13 @@ class SessionImage:
     results: Mapping[int, bytes]
 
 
+class TermStart(NamedTuple):
+    """A term of the metadata log, and the offset of its first entry."""
+
+    term: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class StartImage:
     """A node start that claims, or holds, the incarnation in the bucket."""

@@ -1,7 +1,7 @@
 """Places the replicas of new partitions: leaders spread evenly, replicas of one partition over as many racks as possible.
 
-Pure and deterministic. The first broker depends on the topic's id, so that topics of one partition do not all get the same
-broker. Load and free space are ignored.
+Pure and deterministic. The broker of partition 0 depends on the topic's id, so that topics with a single partition do not all
+get the same broker. Load and free space are ignored.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ def place(
         )
     ring = _alternating_racks(brokers)
     start = int.from_bytes(topic_id[:8], "big")
+    partitions = range(first_partition, first_partition + count)
+    if replication_factor == 1:
+        return [(ring[(start + partition) % len(ring)].broker_id,) for partition in partitions]
     placed = []
-    for partition in range(first_partition, first_partition + count):
+    for partition in partitions:
         # The followers shift by one more in each round of the ring, so that two brokers do not share all their partitions.
         leader = (start + partition) % len(ring)
         shift = (partition // len(ring)) % max(1, len(ring) - 1)

@@ -1,4 +1,4 @@
-"""Moves of partitions between brokers (KIP-455): a reassignment begins, is cancelled, or ends with its leader's consent.
+"""Moves of partitions between brokers (KIP-455): a reassignment begins, is cancelled, or ends with the leader's consent.
 
     replicas [1]  --reassign to [2]-->  replicas [2, 1], adding [2], removing [1]  --broker 1 hands over-->  replicas [2]
          ^                                                 |
@@ -35,8 +35,8 @@ Records = tuple[pb.MetadataRecord, ...]
 def reassign(
     image: MetadataImage, name: str, index: int, replicas: Sequence[int] | None, *, is_tiered: bool
 ) -> Records:
-    """Records that begin a move of the partition to the brokers `replicas`. With None, records that cancel the move in
-    progress. Returns no records if the partition is there already. Raises UnknownTopicOrPartition, NoReassignmentInProgress,
+    """Returns the records that begin a move of the partition to the brokers `replicas`, or with None those that cancel the move
+    in progress. Returns no records if the partition is there already. Raises UnknownTopicOrPartition, NoReassignmentInProgress,
     InvalidReplicationFactor for several replicas, and InvalidReplicaAssignment for unknown brokers or a topic that is not
     tiered."""
     topic_id, placed = _partition(image, name, index)
@@ -79,8 +79,8 @@ def hand_over(
     end: int,
 ) -> Records:
     """Plans the end of a move that the leader is ready for: the leader appends nothing more, and the bucket has everything
-    below `end`, the leader's log end. The target leads from then on. Raises InvalidRequest if the partition is no longer as the
-    leader knew it, and InvalidReplicaAssignment if the target cannot lead now; both change nothing."""
+    below `end`, the leader's log end. The target leads from then on. Raises InvalidRequest if the partition has changed since
+    the leader's consent, and InvalidReplicaAssignment if the target cannot lead now; both change nothing."""
     registration(image, broker_id, broker_epoch)
     topic = image.topics.get(topic_id)
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -115,7 +115,9 @@ def _partition(image: MetadataImage, name: str, index: int) -> tuple[TopicId, Pa
 
 def _check(image: MetadataImage, replicas: Sequence[int]) -> None:
     if not replicas or len(set(replicas)) < len(replicas) or not image.brokers.keys() >= set(replicas):
-        raise InvalidReplicaAssignment(f"{list(replicas)} are not one or more different, registered brokers")
+        raise InvalidReplicaAssignment(
+            f"the replicas must be one or more different, registered brokers, not {list(replicas)}"
+        )
 
 
 def _reverted(topic_id: TopicId, placed: PartitionImage) -> pb.MetadataRecord:

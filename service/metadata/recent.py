@@ -1,7 +1,7 @@
 """The newest entries of the metadata log, kept for brokers that follow it.
 
-Pure. Invariants: the entries are of one log, in order, without a gap. Their bytes stay within MAX_RECENT_BYTES, except that the
-newest entry is always kept.
+Pure. Invariants: the entries belong to one log, in order, without a gap. Their bytes stay within MAX_RECENT_BYTES, except that
+the newest entry is always kept.
 """
 
 from __future__ import annotations

@@ -630,6 +630,32 @@ class FeatureLevelRecord(_message.Message):
 Global___FeatureLevelRecord: _TypeAlias = FeatureLevelRecord  # noqa: Y015
 
 @_typing.final
+class TermRecord(_message.Message):
+    """The process of the controller that writes under this term wrote its first entry at that offset. Two processes, even ones that
+    start from copies of one directory, have different terms, so offset and term of an entry identify all entries up to it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TermRecord: _TypeAlias = TermRecord  # noqa: Y015
+
+@_typing.final
 class ClusterRecord(_message.Message):
     """The first record of every metadata log."""
 
@@ -850,6 +876,7 @@ class MetadataRecord(_message.Message):
     BROKER_UNREGISTRATION_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     GONE_BROKERS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRecord: ...
     @_builtins.property
@@ -890,6 +917,8 @@ class MetadataRecord(_message.Message):
     def command(self) -> Global___CommandRecord: ...
     @_builtins.property
     def gone_brokers(self) -> Global___GoneBrokersRecord: ...
+    @_builtins.property
+    def term(self) -> Global___TermRecord: ...
     def __init__(
         self,
         *,
@@ -913,12 +942,13 @@ class MetadataRecord(_message.Message):
         broker_unregistration: Global___BrokerUnregistrationRecord | None = ...,
         command: Global___CommandRecord | None = ...,
         gone_brokers: Global___GoneBrokersRecord | None = ...,
+        term: Global___TermRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "term", b"term", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_brokers", b"gone_brokers", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "term", b"term", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics", "broker_change", "broker_unregistration", "command", "gone_brokers"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics", "broker_change", "broker_unregistration", "command", "gone_brokers", "term"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -18,6 +18,7 @@ Not here: how long silence lasts (`service.controller.contacts`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from service.metadata import features
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.parts import NO_LEADER, BrokerImage, PartitionImage
-from service.metadata.snapshot import broker_record
+from service.metadata.snapshot import broker_record, partition_record
 from storage_tiers.errors import (
     BrokerNotRegistered,
     DuplicateBroker,
@@ -39,6 +40,8 @@ from storage_tiers.types import TopicId
 
 #: Most registered brokers of a cluster, and most bytes of one registration: every broker has all of them in memory.
 MAX_BROKERS, MAX_REGISTRATION_BYTES = 64, 16 << 10
+#: Most epochs by which a log may be ahead of the metadata. A take-over skips 2^16 epochs, so several fit.
+MAX_EPOCH_RISE = 1 << 20
 
 Records = tuple[pb.MetadataRecord, ...]
 
@@ -63,10 +66,10 @@ def register(
 ) -> RegistrationPlan:
     """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A new id's epoch is above those of
     all unregistered brokers, so that a process of an earlier registration cannot pass for it. A repeated registration of the
-    same start changes nothing. Raises DuplicateBroker if a broker with that id and another disk is alive, and InvalidRequest
-    for one broker or byte too many.
+    same start changes nothing. Raises DuplicateBroker if a broker with that id and another disk is alive, and InvalidRequest if
+    the cluster has too many brokers or the registration too many bytes.
 
-    A broker with the same disk registers at once: the directory is locked, so the former process is dead."""
+    A broker with the same disk registers at once, because the lock on its directory proves that the former process is dead."""
     known = image.brokers.get(broker_id)
     if known is not None and start_id and known.start_id == start_id:
         return RegistrationPlan((), known.broker_epoch)
@@ -129,8 +132,9 @@ def shut_down(image: MetadataImage, broker_id: int, broker_epoch: int) -> Record
 
 
 def unregister(image: MetadataImage, broker_id: int) -> Records:
-    """Called when an operator removes a stopped broker for good. BrokerNotRegistered in Kafka's words. InvalidRequest if it
-    runs, or if it has a partition: an empty directory of that id would then pass for the one with the partition's records."""
+    """Called when an operator removes a stopped broker for good. Raises BrokerNotRegistered in Kafka's words. Raises
+    InvalidRequest if the broker runs, or if it has a partition, because an empty directory with that id would then pass for the
+    one with the partition's records."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerNotRegistered(f"Broker ID {broker_id} is not currently registered")
@@ -152,16 +156,21 @@ def unregister(image: MetadataImage, broker_id: int) -> Records:
     return (pb.MetadataRecord(broker_unregistration=record),)
 
 
-def elect_unclean(image: MetadataImage, name: str, index: int) -> Records:
+def elect_unclean(image: MetadataImage, name: str, index: int, moved_end: int = 0) -> Records:
     """Called when an operator accepts the loss of a lost disk's records (KIP-460's unclean election). The first replica whose
-    broker is alive leads, on that broker's present disk. Does nothing if the partition has a leader. Raises, in Kafka's words,
+    broker is alive leads, on that broker's present disk. If the partition has a leader, nothing is done, unless that leader
+    waits for the records below `moved_end`: then it is elected again, and no longer waits. Raises, in Kafka's words,
     UnknownTopicOrPartition, or LeaderNotAvailable if no replica's broker is alive."""
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise UnknownTopicOrPartition(f"No such partition as {name}-{index}")
     placed = topic.partitions[index]
     if placed.leader != NO_LEADER:
-        return ()
+        if not 0 < moved_end == placed.moved_end:
+            return ()
+        again = _elected(topic.topic_id, placed, placed.leader)
+        again.partition_change.moved_end = 0
+        return (again,)
     for position, broker_id in enumerate(placed.replicas):
         broker = image.brokers.get(broker_id)
         if broker is None or not broker.may_lead or broker_id in placed.adding:
@@ -173,6 +182,28 @@ def elect_unclean(image: MetadataImage, name: str, index: int) -> Records:
             change.partition_change.directories.CopyFrom(pb.DirectoryList(ids=ids))
         return (change,)
     raise LeaderNotAvailable("Eligible topic partition leaders are not available.")
+
+
+def raise_leader_epoch(
+    image: MetadataImage, topic_id: TopicId, index: int, broker_id: int, broker_epoch: int, above: int
+) -> Records:
+    """Called when a replica's log has batches of the leader epoch `above`. The present leader, or the absence of one, gets a
+    higher epoch. Does nothing if the metadata has a higher one. Raises InvalidRequest if the broker has no replica of the
+    partition, or if the epoch is implausible: it could use all epochs up."""
+    registration(image, broker_id, broker_epoch)
+    topic = image.topics.get(topic_id)
+    if topic is None or not 0 <= index < len(topic.partitions) or broker_id not in topic.partitions[index].replicas:
+        raise InvalidRequest(f"broker {broker_id} has no replica of the partition {index} of the topic id {topic_id}")
+    placed = topic.partitions[index]
+    if placed.leader_epoch > above:
+        return ()
+    if above - placed.leader_epoch > MAX_EPOCH_RISE:
+        raise InvalidRequest(
+            f"{topic.name}-{index} has the leader epoch {placed.leader_epoch}; a log with batches of epoch {above} is damaged, "
+            "or belongs to another cluster"
+        )
+    raised = replace(placed, leader_epoch=above + 1, partition_epoch=placed.partition_epoch + 1)
+    return (pb.MetadataRecord(partition=partition_record(topic_id, raised)),)
 
 
 def is_on_disk(placed: PartitionImage, broker: BrokerImage) -> bool:
@@ -195,9 +226,10 @@ def registration(image: MetadataImage, broker_id: int, broker_epoch: int) -> Bro
     if broker is None:
         raise BrokerNotRegistered(f"broker {broker_id} is not registered with this controller; start it again")
     if broker.broker_epoch != broker_epoch:
-        raise StaleBrokerEpoch(
-            f"broker {broker_id} has the epoch {broker.broker_epoch}, not {broker_epoch}: a newer start has registered"
-        )
+        why = "a newer start has registered"
+        if broker.broker_epoch < broker_epoch:
+            why = "the controller has older metadata than this broker; start the controller with its newest directory"
+        raise StaleBrokerEpoch(f"broker {broker_id} has the epoch {broker.broker_epoch}, not {broker_epoch}: {why}")
     return broker
 
 

@@ -18,6 +18,8 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
     """Records that turn an empty image into `image`: the content of a snapshot."""
     if image.cluster_id:
         yield pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=image.cluster_id))
+    for each in image.terms:
+        yield pb.MetadataRecord(term=pb.TermRecord(term=each.term, offset=each.offset))
     for name, level in image.features.items():
         yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
     for broker in image.brokers.values():

@@ -9,8 +9,8 @@ is not in the log, unless the process or the machine dies before `repair` trunca
 whole. A snapshot is durable under its name before the log that it replaces is removed. Everything that `open` returns is
 durable.
 
-Blocking; one thread at a time. MetadataLog is the asyncio shell around it. It does not lock the directory (the owner of the
-data directory does) and does not interpret records.
+Blocking; one thread at a time. MetadataLog is the asyncio shell around the store. The store does not lock the directory (the
+owner of the data directory does) and does not interpret records.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from storage_tiers.files import Files, replace_file
 
 DIRECTORY = "__cluster_metadata-0"
 
-#: Bytes of a log file before a snapshot replaces it, unless the last snapshot is larger.
+#: A log file with this many bytes is replaced by a snapshot. If the last snapshot is larger, its size is the bound.
 LOG_BYTES_PER_SNAPSHOT = 16 << 20
 
 _LOG_NAME = re.compile(r"(\d{20})\.log")
-_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10,})\.snapshot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class MetadataStore:
 
     def snapshot(self, image: MetadataImage, term: int) -> None:
         """Writes `image`, which must be the state after the last entry, and starts a new log file. On an OSError nothing is
-        lost, and `wants_snapshot` turns True again after the same growth."""
+        lost, and `wants_snapshot` turns True again after `log_bytes_per_snapshot` more bytes."""
         self._snapshot_at = self._end + self._bound
         content = encode(Frame(term, self._index, _batch(image)))
         replace_file(self._files, self._snapshot_path(self._index, term), content)

@@ -1,10 +1,10 @@
-"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name. It writes pushes to the log.
+"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name. It writes pushed metrics to the log.
 
     tidelog.ClientTelemetryLog
 
 A line is JSON: the client, its instance, and the newest value of each metric and set of attributes. A push takes several lines
-if needed, because log lines are bounded. This module parses the part of OpenTelemetry's MetricsData v1 that clients send:
-gauges and sums. Other kinds (histograms) are counted, not shown.
+if needed, because the length of log lines is limited. This module parses the part of OpenTelemetry's MetricsData v1 that
+clients send: gauges and sums. Metrics of other kinds (histograms) are counted, not shown.
 https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
 """
 
@@ -20,9 +20,9 @@ from storage_tiers.errors import InvalidRecord
 from storage_tiers.uuids import uuid_text
 
 NAME = "tidelog.ClientTelemetryLog"
-#: The most metrics written per push. The others are counted.
+#: The most metrics that are written per push. The others are only counted.
 SHOWN = 500
-#: The approximate number of characters for metrics in one line.
+#: The approximate number of characters that metrics may take in one line.
 LINE_CHARACTERS = 1_400
 
 log = logging.getLogger("tidelog.client.metrics")
@@ -57,7 +57,7 @@ class ClientTelemetryLog:
 
 
 def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float | int]]:
-    """The content of each line. A push without metrics gives one empty line."""
+    """Yields the metrics of each line. A push without metrics gives one line without metrics."""
     line: dict[str, float | int] = {}
     characters = 0
     for name, value in metrics:
@@ -71,7 +71,8 @@ def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float |
 
 
 def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
-    """(values by name and attributes, number of metrics of other kinds). InvalidRecord if the bytes are not MetricsData."""
+    """(values by name and attributes, number of metrics of other kinds). Raises InvalidRecord if the bytes are not
+    MetricsData."""
     values: dict[str, float | int] = {}
     others = 0
     try:

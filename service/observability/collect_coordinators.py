@@ -1,7 +1,7 @@
 """Collects the metrics of groups, transactions and the log cleaner.
 
-A node may have a hundred thousand groups and a million committed offsets. So shards yield their figures in shares, one per
-iteration of the event loop, and the lag is computed for a bounded number of groups and offsets.
+A node may have a hundred thousand groups and a million committed offsets. Shards therefore yield their figures in shares, one
+per iteration of the event loop, and the lag is computed for a limited number of groups and offsets.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from storage_tiers.errors import LogError
 
 if TYPE_CHECKING:
     from service.broker.partition.partitions import Partitions
+    from service.coordination.coordinator_runtime import CoordinatorRuntime
     from service.coordination.ports import Shard
-    from service.coordination.runtime import CoordinatorRuntime
     from service.node import Node
 
 State = TypeVar("State", bound="Shard")
@@ -72,7 +72,7 @@ async def collect_coordinators(node: Node, into: Exposition) -> None:
 async def _shares(
     runtime: CoordinatorRuntime[State], figures: Callable[[State], Iterator[Sequence[Figures]]]
 ) -> AsyncIterator[Sequence[Figures]]:
-    """The samples of all loaded shards. Other work of the event loop runs after each share."""
+    """The figures of all loaded shards. Other work of the event loop runs after each share."""
     for host in tuple(runtime.hosts.values()):
         for share in _figures_of(host, figures):
             yield share
@@ -89,7 +89,7 @@ def _figures_of(
 
 
 class _Lags:
-    """The lag of as many groups as the bounds allow."""
+    """The lag of as many groups as the limits allow."""
 
     def __init__(self, partitions: Partitions, most: int, into: Exposition) -> None:
         self._partitions, self._most, self._into = partitions, most, into

@@ -13,7 +13,7 @@ from service.observability.exposition import Exposition, labels_of
 if TYPE_CHECKING:
     from kafka_gateway.server import GatewayServer
 
-#: The window of the idle shares in seconds, and the minimum interval between two stored samples.
+#: The window of the idle shares, and the minimum interval between two stored samples, both in seconds.
 WINDOW_S = 30.0
 LEAST_STEP_S = 1.0
 #: The APIs with delayed requests, and their keys. Kafka calls the sets of delayed requests purgatories.
@@ -23,8 +23,8 @@ _REQUESTS = "kafka_network_requestmetrics_"
 
 
 class IdleWindow:
-    """Idle shares over a window, computed from busy seconds. Samples are kept for the window, so that several scrapers do not
-    interfere."""
+    """The idle shares over a window, computed from busy seconds. Samples are kept for the length of the window, so that several
+    scrapers do not interfere."""
 
     def __init__(self, now: float) -> None:
         self._looks: deque[tuple[float, float, float]] = deque([(now, 0.0, 0.0)])

@@ -1,7 +1,7 @@
-"""Collects partitions' counters: by topic, in total, and, up to a bound, one by one.
+"""Collects partitions' counters: by topic, in total, and, up to a limit, one by one.
 
-A scrape of thousands of partitions must not block the event loop, so each iteration visits a few. Sums stay consistent: a
-deleted partition's counts are included exactly once.
+A scrape of thousands of partitions must not block the event loop, so each iteration of the loop visits only a few. Sums stay
+consistent: a deleted partition's counts are included exactly once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 #: Partitions visited per iteration of the event loop. They take well below a millisecond.
 PARTITIONS_A_TURN = 32
-#: Topics written per iteration.
+#: Topics written per iteration of the event loop.
 TOPICS_A_TURN = 32
 
-#: A transaction is late this long after the longest timeout that a producer may have (Kafka's constant).
+#: A transaction is late if it is open for this many ms beyond the longest permitted timeout (Kafka's constant).
 LATE_MS = 5 * 60 * 1000
 
 _PREFIX = "kafka_server_brokertopicmetrics_"
-#: Metrics and attributes of `Sums`, then those of `PartitionCounts`.
+#: The metrics and attributes of `Sums`. `_OF_COUNTS` has those of `PartitionCounts`.
 _OF_SUMS = (
     ("messagesin_total", "records_in"),
     ("bytesin_total", "bytes_in"),
@@ -80,7 +80,7 @@ class LogTotals:
 
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
-    """Puts the metrics of partitions and topics. Returns totals for other metrics."""
+    """Puts the metrics of partitions and topics. Returns the totals that other metrics need."""
     configs = node.configs.broker
     most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
     partitions, past = tuple(node.broker.partitions), node.broker.partitions.past

@@ -1,7 +1,7 @@
 """Collects the tier's counters: cold reads, the chunk cache, the tier process, object store requests.
 
-A scrape starts no tier process and keeps none alive. It waits briefly for a running one. If there is none, or it does not
-answer, the scrape uses the last known values.
+A scrape starts no tier process and keeps none alive. It waits briefly for the answer of a running process. If no process runs
+or answers, the scrape uses the last known values.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from storage_tiers.cold.process.client import StoreTotals, TierClient
     from storage_tiers.cold.read.fetcher import Hydrator
 
-#: The calls that have a sample of 0 from the start, so that their first increase counts in rates.
+#: The operations that have a sample of 0 from the start, so that their first increase counts in rates.
 OPERATIONS = ("get", "put", "head", "list", "delete", "abort")
 
 
 async def collect_tier(node: Node, into: Exposition) -> None:
-    """Puts the tier's metrics. On a node without a store, they are only the hot bytes."""
+    """Puts the tier's metrics. A node without a store has only the served bytes."""
     read = node.broker.core.log.bytes_read
     into.put("tidelog_served_bytes_total", read.hot, labels_of(tier="hot"))
     into.put("tidelog_served_bytes_total", read.cold, labels_of(tier="cold"))
@@ -36,7 +36,10 @@ async def collect_tier(node: Node, into: Exposition) -> None:
                 await client.refresh_counters()
         except (TimeoutError, LogError):
             pass  # use the last known values
-        _process(client, into)
+        _questions(client, into)
+        word = node.ground.settings.supervised
+        if word is None or word.tier_door is None:  # the supervisor counts a shared process
+            _process(client, into)
         _store(client.stats.totals(), into)
         # Before the first probe the store counts as unreachable.
         reachable = node.ground.readiness.store == "ok" and client.trouble is None
@@ -67,6 +70,10 @@ def _process(client: TierClient, into: Exposition) -> None:
     into.put("tidelog_tier_process_peak_resident_bytes", peak)
     into.put("tidelog_tier_process_starts_total", stats.starts)
     into.put("tidelog_tier_process_lost_total", stats.lost)
+
+
+def _questions(client: TierClient, into: Exposition) -> None:
+    stats = client.stats
     for question, times in stats.asked.items():
         into.put("tidelog_tier_questions_total", times, labels_of(question=question))
     for error, times in stats.failed.items():

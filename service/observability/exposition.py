@@ -1,8 +1,8 @@
 """Writes metrics in Prometheus's text format 0.0.4, or in OpenMetrics 1.0 if the scraper prefers it.
 
-prometheus_client is not used, because it creates an object per sample. This would block the event loop for tens of milliseconds
-with a thousand partitions, and cost an idle node memory. Tests parse the output with it. Samples are formatted when they are
-put, so that a scrape of many partitions takes short turns.
+prometheus_client is not used, because it creates an object per sample. With a thousand partitions, this would block the event
+loop for tens of milliseconds, and it would cost an idle node memory. Tests parse the output with prometheus_client. Samples are
+formatted when they are put, so that a scrape of many partitions takes short turns.
 https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
@@ -24,8 +24,8 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels_of(**values: str | int) -> str:
-    """`{name="value",...}`, or an empty string without labels. Clients may choose values of up to 32 KiB. A value of more than
-    LABEL_CHARS is cut, and ends with a digest of the whole."""
+    """`{name="value",...}`, or an empty string if there are no labels. Clients may choose values of up to 32 KiB. A value of
+    more than LABEL_CHARS is truncated, and ends with a digest of the whole value."""
     if not values:
         return ""
     return "{" + ",".join(f'{name}="{_short(str(value)).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
@@ -39,7 +39,7 @@ def _short(value: str) -> str:
 
 
 def prefers_open_metrics(accept: str) -> bool:
-    """Whether an Accept header prefers OpenMetrics to plain text. Prometheus sends both with weights."""
+    """Whether an Accept header prefers OpenMetrics to plain text. Prometheus sends both types with weights."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for offer in accept.split(","):
         kind, *parameters = (part.strip() for part in offer.split(";"))
@@ -68,7 +68,7 @@ def number(value: float) -> str:
 
 
 class Exposition:
-    """The samples of one scrape. KeyError for a metric that is not in METRICS."""
+    """The samples of one scrape. Raises KeyError for a metric that is not in METRICS."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {name: [] for name in METRICS}
@@ -95,7 +95,7 @@ class Exposition:
         lines.append(f"{name}_sum{labels_of(**labels)} {number(total)}")
 
     def families(self, *, open_metrics: bool = False) -> Iterator[bytes]:
-        """The body, metric by metric. Metrics without a sample are left out."""
+        """The body, metric by metric. Metrics without a sample are omitted."""
         for name, lines in self._lines.items():
             if lines:
                 metric = METRICS[name]

@@ -1,6 +1,7 @@
-"""Writes the metrics' part of docs/operations.md from their table: `python -m service.observability.generate_docs`.
+"""Writes the part about metrics in docs/operations.md from the table of metrics: `python -m
+service.observability.generate_docs`.
 
-The rest of the page is written by hand. This part reaches from its heading to the next heading of the same level.
+The rest of the page is written by hand. This part extends from its heading to the next heading of the same level.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ it, the sum of all topics: select with `topic=""` or `topic!=""`.
 
 `tidelog.metrics.topics` (1,000), `tidelog.metrics.partitions` (2,000) and `tidelog.metrics.groups` (500), all dynamic, bound
 the topics, partitions and consumer groups listed one by one. A scrape compares at most 20,000 committed offsets with the ends
-of their logs. Topics, partitions and groups beyond these bounds count only in the sums; `tidelog_metrics_left_out` is their
-number. The values of other labels are bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check
-metrics` objects to two of Kafka's names, `delayedOperation` and `..._connection_count`.
+of their logs. Topics, partitions and groups beyond these bounds count only in the sums and in
+`tidelog_metrics_left_out`. The values of other labels are bounded by the numbers of APIs, error codes and kinds of store
+requests. `promtool check metrics` objects to two of Kafka's names, `delayedOperation` and `..._connection_count`.
 
 A scrape visits a few partitions per iteration of the event loop. It starts no tier process, and waits at most a second for a
 running one. No metric costs work per record. Idle shares cover the last 30 s.

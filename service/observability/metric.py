@@ -1,4 +1,4 @@
-"""The definition of a metric, and the metric names of Kafka's MBeans. They are those of the Prometheus JMX exporter's rules for
+"""The definition of a metric, and the metric names of Kafka's MBeans. The names follow the Prometheus JMX exporter's rules for
 Kafka."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class MetricKind(Enum):
-    """Prometheus's types. A summary here has a sum and a count, no quantiles."""
+    """Prometheus's types. A summary here has a sum and a count, but no quantiles."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

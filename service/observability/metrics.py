@@ -1,8 +1,8 @@
 """Every metric that `/metrics` serves, in one table: name, kind, labels, meaning, and Kafka's MBean if it has one.
 
-The names of Kafka's MBeans are those of the Prometheus JMX exporter's rules for Kafka, so that dashboards and alerts made for
-Kafka find them. tidelog's own names begin with `tidelog_`. The part about metrics in `docs/operations.md` is generated from
-this table, and only metrics in this table are served. Two differences from the exporter: TotalTimeMs is a histogram, not
+The names of Kafka's MBeans follow the Prometheus JMX exporter's rules for Kafka, so that dashboards and alerts made for Kafka
+work. tidelog's own names begin with `tidelog_`. The part about metrics in `docs/operations.md` is generated from this table,
+and only metrics in this table are served. There are two differences from the exporter: TotalTimeMs is a histogram, not
 quantiles of a sample, and the other times have only a sum and a count.
 """
 
@@ -397,7 +397,7 @@ _NODE = (
     Metric("process_start_time_seconds", _GAUGE, "Start of the broker process, in seconds since 1970."),
 )
 
-#: Headings of the reference page, and their metrics.
+#: The headings of the reference page, and their metrics.
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Topics in the bucket (KIP-405)", _REMOTE),

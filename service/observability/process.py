@@ -1,4 +1,4 @@
-"""Process metrics from the kernel, as in every Prometheus client library. Only Linux has them."""
+"""The metrics of a process that every Prometheus client library has, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THREADS, _START, _VIRTUAL, _RESIDENT = 17, 19, 20, 21
 
 
 def resident_bytes_of(process_id: int) -> int:
-    """0 if there is no such process."""
+    """The resident memory of a process; 0 if there is no such process."""
     fields = _stat(process_id)
     return int(fields[_RESIDENT]) * _PAGE if fields else 0
 

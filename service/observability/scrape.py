@@ -1,8 +1,8 @@
 """One scrape of a node: collects and writes all of `metrics.METRICS`.
 
-Between scrapes only the samples of the idle shares (`IdleWindow`) and the count and duration of earlier scrapes are kept. All
-other numbers are plain counters of the node's parts, so a metric that is not scraped has no extra cost. Concurrent scrapes take
-turns.
+Between scrapes, only the samples of the idle shares (`IdleWindow`) and the count and duration of earlier scrapes are kept. All
+other numbers are plain counters of the node's parts, so a metric that is not scraped has no extra cost. Concurrent scrapes run
+one after another.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 #: Kafka's BrokerState.
 _RECOVERY, _RUNNING, _SHUTTING_DOWN = 2, 3, 6
-#: The size of a metric in bytes after which the event loop runs other work.
+#: After a metric whose text has more bytes than this, the event loop runs other work.
 LARGE_PART = 16 << 10
 
 
 class Scraper:
-    """Created after the gateway has started to serve."""
+    """Scrapes one node. Created after the gateway has started to serve."""
 
     def __init__(self, node: Node, gateway: GatewayServer) -> None:
         self.node = node
@@ -72,7 +72,7 @@ class Scraper:
         into.put(manager + "partitioncount", seen.partitions)
         into.put(manager + "leadercount", seen.serving)
         into.put(manager + "offlinereplicacount", self.node.broker.assignment.unopened + seen.failed)
-        # The only replica is in sync.
+        # The only replica of a partition is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
         topics, node_id = self.node.ground.metadata.image.topics.values(), self.node.ground.settings.node_id
         moving = sum(bool(p.adding) and p.leader == node_id for topic in topics for p in topic.partitions)

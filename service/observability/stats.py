@@ -1,7 +1,7 @@
 """Counters of a node since its start, as plain numbers: the body of `/stats`.
 
-A request starts no tier process and keeps none alive. It waits briefly for a running one. If there is none, or it does not
-answer, the body has the last known values.
+A request starts no tier process and keeps none alive. It waits briefly for the answer of a running process. If no process runs
+or answers, the body has the last known values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kafka's broker metrics that are not served, each with its reason; `docs/operations.md` lists them.
+"""Kafka's broker metrics that are not served, each with the reason. `docs/operations.md` lists them.
 
-Names are MBeans as in `metrics.Metric.mbean`. `*` stands for the rest of a name. A test compares them with those of Apache
-Kafka 4.2.1.
+Names are MBeans as in `metrics.Metric.mbean`. `*` stands for the rest of a name. A test compares the names with the MBeans of
+Apache Kafka 4.2.1.
 """
 
 from __future__ import annotations

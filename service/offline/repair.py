@@ -1,10 +1,10 @@
 """Repairs the store without starting the node, for `tidelog cold repair --data-dir`.
 
-It locks and recovers the directory like a start, so no node can run on it meanwhile. With `apply` it raises the incarnation in
-`cluster.json` before it writes anything else. This fences a copy of the directory that runs elsewhere. It offloads, evicts and
-sweeps nothing; the next start does that.
+The repair locks and recovers the directory like a start, so no node can run on it meanwhile. With `apply`, it raises the
+incarnation in `cluster.json` before it writes anything else. This fences a copy of the directory that runs elsewhere. The
+repair offloads, evicts and sweeps nothing; the node does that after its next start.
 
-Even a dry run changes the directory, because it recovers the logs as a start does. It leaves the bucket unchanged.
+Even a dry run changes the directory, because it recovers the logs as a start does. It does not change the bucket.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ async def repaired(
     apply: bool,
     accept_loss: Mapping[int, Sequence[OffsetRange]],
 ) -> AsyncGenerator[tuple[str, int, ColdRepair], None]:
-    """Yields (topic, partition, repair) one by one. `topic` None means all topics, after `cluster.json` (topic empty,
-    partition -1). Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions of the one topic to
-    offsets to give up. LogError, before the bucket is written, if the directory is in use or not a node's, or the topic or
-    partition is unknown."""
+    """Yields (topic, partition, repair) one by one. If `topic` is None, `cluster.json` is first (with an empty topic and
+    partition -1), and all topics follow. Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions
+    of the single topic to offsets to give up. Raises LogError before the bucket is changed if the directory is in use or is not
+    a node's, or if the topic or a partition is unknown."""
     node = await _opened(settings)
     claiming: asyncio.Task[None] | None = None
     try:
@@ -70,7 +70,7 @@ async def repaired(
 
 
 def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None, losses: Collection[int]) -> None:
-    """UnknownTopicOrPartition unless the topic and all partitions with accepted losses exist."""
+    """Raises UnknownTopicOrPartition if the topic or a partition with accepted losses does not exist."""
     if topic is None:
         return
     found = image.topic(topic)

@@ -22,7 +22,7 @@ from storage_tiers.hot.data_dir import DataDirectory
 
 async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> list[RecoveryPoint]:
     """Makes `settings.data_dir` the cluster's directory. It must be empty, or left by an interrupted take-over. With `dry_run`,
-    changes nothing, neither here nor in the store. LogError if the restore is impossible."""
+    changes neither the directory nor the store. Raises LogError if the restore is impossible."""
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     client = tier_client(settings, None, clock, rng)
     if client is None:
@@ -41,7 +41,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
         data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
         stack.callback(data.close)
         full = belongs(data.path)
-        metadata = MetadataLog.open(data.path, files)
+        metadata = MetadataLog.open(data.path, files, rng)
         stack.push_async_callback(metadata.close)
         if full and (metadata.image.take_over is None or metadata.image.cluster_id != cluster_id):
             raise InvalidConfig(
@@ -55,7 +55,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
 
 
 async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:
-    """Objects from the store pass through the cache's folder. The folders created for it are removed afterwards."""
+    """Reads objects from the store through the cache's folder, and afterwards removes the folders that it has created."""
     made = _make(cache_directory_of(settings))
     try:
         return await taking.preview()
@@ -65,7 +65,7 @@ async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoi
 
 
 def _make(directory: str) -> list[str]:
-    """Creates the folder and its parents. Returns those that were missing, the innermost first."""
+    """Creates the folder and its parents. Returns the folders that were missing, the innermost first."""
     path = Path(directory)
     missing = [str(folder) for folder in (path, *path.parents) if not folder.exists()]
     os.makedirs(directory, exist_ok=True)

@@ -1,25 +1,34 @@
 """Settings of Python's garbage collector. A collection stops the process for 0.25 µs per object.
 
-Records never become Python objects, so reference counts free what the hot path allocates, and the collector finds little. It
-examines each surviving object twice, soon after its creation and a little later. Collections are small, because a burst of
-callers can make a node hold hundreds of thousands of objects within a second. The objects that exist at the start are never
-examined.
+Records never become Python objects, so reference counts free the objects of the hot path, and the collector finds little. It
+examines each surviving object twice, soon after its creation and a little later. The thresholds keep collections small, because
+a burst of requests can create hundreds of thousands of objects within a second. The objects that exist when the start ends are
+never examined.
 
-Not promised: a bound of a full collection, which happens after at least twenty million surviving objects and examines all of
-them. Nor a bound of other collections while as many objects are freed as are created, because only the difference counts. A
-module that frees and creates thousands of objects in a row starts collections itself (`service/coordination/answer_queue.py`).
+Not promised: a limit for a full collection, which happens after at least twenty million surviving objects and examines all of
+them; a limit for other collections while objects are freed as fast as they are created, because the thresholds count only the
+difference. A module that frees and creates thousands of objects in a row starts collections itself
+(`service/coordination/answer_queue.py`).
 """
 
 from __future__ import annotations
 
 import gc
 
-#: Net allocations before a collection of the youngest generation, and collections of each generation before one of the next.
-#: With larger numbers surviving objects are examined as often, but each collection takes longer: while thousands of members
-#: join a group, a produce would wait for collections more than for requests.
+#: Net allocations before a collection of the youngest generation, and collections of each generation before a collection of the
+#: next. With larger numbers, surviving objects are examined as often, but each collection takes longer. While thousands of
+#: members join a group, a produce would then wait longer for collections than for requests.
 _YOUNGEST, _MIDDLE, _OLDEST = 500, 2, 40_000
-#: Largest number of objects that a collection other than a full one examines: survivors of earlier ones, and the youngest.
+#: The most objects that a collection examines unless it is a full one: survivors of earlier collections, and the youngest
+#: objects.
 MOST_LOOKED_AT = (_MIDDLE + 2) * _YOUNGEST
+#: The same thresholds during a start, which serves nothing yet and keeps most of the objects that it creates.
+_WHILE_STARTING = 50_000, 20, 100
+
+
+def collect_rarely() -> None:
+    """Sets thresholds for the start. With Python's own, the collector examines the partitions opened so far again and again."""
+    gc.set_threshold(*_WHILE_STARTING)
 
 
 def collect_a_few_at_a_time() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 
-#: A control group's quota of processor time (cgroup v2): microseconds of processor time, or `max`, then those of the period.
+#: A control group's quota (cgroup v2): microseconds of processor time, or `max`, and the microseconds of the period.
 _QUOTA = "/sys/fs/cgroup/cpu.max"
 
 
 def usable_cores(quota_path: str = _QUOTA) -> int:
-    """The processors of this process's affinity, but no more than its control group's quota, rounded up. At least 1."""
+    """The number of processors in this process's affinity, but at most its control group's quota, rounded up, and at least
+    1."""
     cores = len(os.sched_getaffinity(0))
     try:
         with open(quota_path, encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""The limit of open files, and its shares for logs and connections.
+"""The limit of open files, and the shares of logs and connections.
 
 The soft limit is raised to the hard limit at the start. Logs come first: they have a reserve
 (`storage_tiers.files.DescriptorReserve`), and connections may not use the descriptors that partitions need. The rest is for
@@ -20,9 +20,10 @@ log = logging.getLogger(__name__)
 
 #: Descriptors reserved for logs.
 RESERVED = 64
-#: Descriptors besides logs and connections: libraries, metadata, the loop, listeners, the tier process, cached chunks.
+#: Descriptors for everything except logs and connections: libraries, metadata, the event loop, listeners, the tier process,
+#: cached chunks.
 FIXED = 192
-#: A partition's active segment, and one more that is flushed, offloaded or read.
+#: Descriptors of a partition: its active segment, and one more segment that is flushed, offloaded or read.
 PER_PARTITION = 2
 #: Most concurrent HTTP connections.
 HTTP_CONNECTIONS = 64
@@ -36,7 +37,7 @@ TICK_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Shares of `limit` descriptors: the numbers of Kafka `connections`, `grpc` connections and `http` connections. `wanted` is
-    the limit that would suffice for all."""
+    the limit that would suffice for all of them."""
 
     limit: int
     wanted: int
@@ -50,7 +51,7 @@ class Shares:
 
 
 def shares(limit: int, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
-    """Computes the shares. Connections get at least a quarter of the limit, however many descriptors the partitions need."""
+    """Computes the shares. Connections get at least a quarter of the limit, even if the partitions need more than the rest."""
     logs = FIXED + RESERVED + PER_PARTITION * partitions
     free = max(limit - logs, limit // 4)
     http = max(1, min(HTTP_CONNECTIONS, free // 8))
@@ -72,7 +73,7 @@ def raise_limit() -> int:
         return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # a system with a lower bound for all processes
+    except (OSError, ValueError) as error:  # the system has a lower limit for all processes
         events.warning(log, "descriptors.not_raised", limit=soft, hard=hard, error=error)
         return soft
     return hard
@@ -90,11 +91,11 @@ class Descriptors:
 
     @property
     def shortages(self) -> int:
-        """Number of times that a log's file could not be opened for lack of a descriptor."""
+        """The number of times that a log's file could not be opened for lack of a descriptor."""
         return self._reserve.shortages
 
     def shares(self, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
-        """The shares under this process's limit; logs once if the limit is too low."""
+        """The shares under this process's limit. Logs an event once if the limit is too low."""
         found = shares(self.limit, partitions=partitions, max_connections=max_connections, max_grpc=max_grpc)
         if found.few and not self._warned:
             events.warning(

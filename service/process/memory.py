@@ -1,9 +1,9 @@
-"""Returns memory that large messages leave in the C heap to the system.
+"""Returns memory from the C heap to the system after large messages.
 
 glibc keeps freed memory for later allocations. After the first large block is freed, it serves even blocks of megabytes from
-the heap, so a moment of slow readers would make the node four times as large for good. Without that behaviour every large
-request would pay for page faults. So the node enables it from the start, and a thread trims the heap when the process has
-grown.
+the heap, so a short period of slow readers would make the node permanently four times as large. Without that behaviour, every
+large request would pay for page faults. The node therefore enables it from the start, and a thread trims the heap when the
+process has grown.
 
 Not promised: any effect without glibc.
 """
@@ -18,11 +18,11 @@ from collections.abc import Callable
 #: Bytes by which the process must grow before a trim is worthwhile.
 GROWN_BYTES = 32 << 20
 TICK_S = 5.0
-#: Bytes of freed memory at the heap's end that glibc keeps for the trimmer.
+#: Bytes of freed memory at the heap's end that glibc keeps until a trim.
 KEPT_BYTES = 64 << 20
-#: glibc's parameters (mallopt(3)): the size in bytes from which blocks are mapped; the free bytes kept at the heap's end.
+#: glibc's parameters (mallopt(3)): the size from which blocks are mapped, and the free bytes that are kept at the heap's end.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-#: Most ticks between two trims that return little. A trim takes some milliseconds, and the memory may be in use.
+#: Most ticks between two trims that return little. A trim takes a few milliseconds, and the memory may be in use.
 LONGEST_PAUSE_TICKS = 64
 
 
@@ -36,9 +36,9 @@ def resident_bytes() -> int:
 
 
 def keep_freed_blocks() -> bool:
-    """Makes glibc serve blocks of megabytes from its heap and keep freed ones until a trim. By default it maps and unmaps each
-    block, and the page faults cost more than the work on it (4 MiB received over gRPC: 0.7 instead of 4 ms). Returns False with
-    another C library."""
+    """Makes glibc serve blocks of megabytes from its heap, and keep freed blocks until a trim. By default it maps and unmaps
+    each block, and the page faults cost more than the work on the block: receiving 4 MiB over gRPC takes 4 ms instead of 0.7.
+    Returns False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(
         mallopt(parameter, value) == 1
@@ -53,8 +53,8 @@ def trim_heap() -> None:
 
 
 class HeapTrimmer:
-    """Trims the heap while the process is larger than its smallest size by more than GROWN_BYTES; less often if a trim returns
-    little."""
+    """Trims the heap while the process is larger than its smallest size by more than GROWN_BYTES. Trims less often if a trim
+    returns little."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], None] = trim_heap) -> None:
         self._resident = resident

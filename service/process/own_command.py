@@ -1,4 +1,4 @@
-"""The arguments that run another `tidelog` command in a process of its own, with the code of this one.
+"""The arguments that run another `tidelog` command in a process of its own, with the code of this process.
 
 The command is not looked up by its name: PATH may have another version, and a program that imports the server may have no such
 command.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-#: The command. It searches this process's `sys.path` without the current directory, where files may have the names of modules.
+#: The program. It uses this process's `sys.path` without the current directory, where files may have the names of modules.
 _COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
 
 

@@ -1,13 +1,13 @@
 """Requests a short time slice from Linux for this thread, and reads how long the thread waited for a processor.
 
-A broker's event loop sleeps most of the time and works for fractions of a millisecond. Beside busy processes (a backfill's
-downloads, a consumer on the same machine) it would wait until one of them has used up its time slice. Since Linux 6.12 a thread
-may request a shorter slice for itself. Its share of the processor stays the same, but its turn comes sooner (sched_setattr(2):
+A broker's event loop sleeps most of the time and works for fractions of a millisecond. Next to busy processes (a backfill's
+downloads, a consumer on the same machine), it would wait until one of them has used up its time slice. Since Linux 6.12, a
+thread may request a shorter slice for itself. Its share of the processor stays the same, but it runs sooner (sched_setattr(2):
 `sched_runtime` of a SCHED_OTHER thread).
 
 Best effort: on older kernels, and in containers that forbid the call, nothing changes. Not promised: any effect on systems
-other than Linux, or on processors whose system call numbers are not in this module. Threads and processes started by this
-thread do not inherit the slice, because they are the ones that should wait.
+other than Linux, or on processors whose system call numbers are not in this module. Threads and processes that this thread
+starts do not inherit the slice, because they should wait.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ def shorten_slice(nanoseconds: int = SHORTEST_SLICE_NS) -> bool:
 
 
 def slice_of(thread: int = 0) -> int | None:
-    """The slice of the thread with that id, requested or chosen by the kernel, in nanoseconds. None if unknown."""
+    """The slice of a thread in nanoseconds, requested or chosen by the kernel; None if it is unknown. `thread` is 0 for the
+    calling thread."""
     calls = _CALLS.get(platform.machine())
     attributes = None if calls is None else _attributes(calls[1], thread)
     return attributes[5] if attributes is not None else None
 
 
 def waited_s() -> float:
-    """Seconds that the calling thread has been ready to run without running since it started: no processor was free, or its
-    container's quota was used up. 0 if the system does not count them (Linux does, in schedstat)."""
+    """Seconds since its start during which the calling thread was ready to run but did not run, because no processor was free
+    or its container's quota was used up. 0 if the system does not count them. Linux counts them in schedstat."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read(80).split()[1]) / 1e9

@@ -1,4 +1,4 @@
-"""Announces the addresses of a serving node, to programs (`endpoints.json`, the log) and to the person who started it."""
+"""Announces the addresses of a serving node, to programs (`endpoints.json`, the log) and to the user."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from storage_tiers import events
 
 log = logging.getLogger("tidelog")
 
-#: Files in the data directory: the addresses of the running node, and those of a broker that a supervisor has started. Such a
-#: broker is only a part of the supervisor's node.
+#: Files in the data directory: the addresses of the running node, and those of a broker that a supervisor has started. A
+#: supervised broker is only a part of the supervisor's node.
 ENDPOINTS, BROKER_ENDPOINTS = "endpoints.json", "broker-endpoints.json"
-#: Shown for an empty host, which means every address of this machine.
+#: Shown instead of an empty host, which means every address of this machine.
 _EVERYWHERE = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A node's addresses as HOST:PORT. `kafka` has each listener's bound address, and `advertised` the address in answers to
-    clients. Both are by listener name, in the listeners' order."""
+    """A node's addresses as HOST:PORT. `kafka` has the bound addresses, and `advertised` the addresses in answers to clients.
+    Both are keyed by listener name, in the listeners' order."""
 
     kafka: dict[str, str]
     advertised: dict[str, str]
@@ -87,8 +87,8 @@ def announce(addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -
 
 
 def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, trouble: str | None) -> None:
-    """Prints addresses, a problem of the store and commands to try, unless the log format is JSON, or a supervisor prints
-    them."""
+    """Prints the addresses, a problem of the store, if any, and commands to try. Prints nothing if the log format is JSON, or
+    if a supervisor prints this."""
     if settings.log_format != "text" or settings.supervised is not None:
         return
     kafka, tidelog = addresses.bootstrap, _command()

@@ -1,7 +1,7 @@
 """The process: binds its addresses, opens a node, serves until it is stopped, and shuts down in order.
 
-Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe the
-store in the background (a store that does not answer stops only offloads and cold reads). Stop, at SIGTERM or SIGINT: become
+Start: lock the directory, recover the metadata log, register the broker, recover the partitions, start the servers, then claim
+the store in the background. A store that does not answer stops only offloads and cold reads. Stop, at SIGTERM or SIGINT: become
 unready at once, close the servers, finish the answers in flight, flush everything, write the clean-shutdown marker.
 """
 
@@ -26,10 +26,9 @@ from service.lifecycle.supervisor import supervised
 from service.node import Node
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
-from service.process.collecting import collect_a_few_at_a_time
+from service.process.collecting import collect_a_few_at_a_time, collect_rarely
 from service.process.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.process.memory import keep_freed_blocks
-from service.process.parent import end_with
 from service.process.scheduling import shorten_slice
 from service.serve.announcing import BROKER_ENDPOINTS, ENDPOINTS, announce, invite
 from service.serve.http import serve_http
@@ -39,9 +38,11 @@ from service.settings.derived import check
 from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.cold.process.launcher import ExecLauncher
+from storage_tiers.cold.process.launcher import ExecLauncher, TierLauncher
+from storage_tiers.cold.process.shared_launcher import SharedLauncher
 from storage_tiers.errors import Advice, LogError
 from storage_tiers.files import DescriptorReserve, Files, OsFiles, replace_file
+from storage_tiers.parent import end_with
 
 log = logging.getLogger("tidelog")
 
@@ -62,6 +63,7 @@ def run(settings: NodeSettings) -> int:
     events.set_up(settings.log_level, settings.log_format, own=own)
     shorten_slice()
     keep_freed_blocks()
+    collect_rarely()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))
@@ -77,7 +79,7 @@ def run(settings: NodeSettings) -> int:
 
 @dataclass(slots=True)
 class _Telemetry:
-    """The HTTP server's sources, which are empty until the node serves."""
+    """The sources of `/stats` and `/metrics`, which are empty until the node serves."""
 
     scraper: Scraper | None = None
 
@@ -98,14 +100,14 @@ async def _serve(settings: NodeSettings) -> int:
     descriptors, files = _files()
     shown = _Telemetry()
     async with AsyncExitStack() as stack:
-        # Started first and stopped last, so that it can report "not ready" at both ends.
+        # The HTTP server starts first and stops last, so that it can report "not ready" during the start and the stop.
         http_host, http_port = host_and_port(settings.http_listener)
         most = shares(descriptors.limit, partitions=0, max_connections=0).http
         http = await serve_http(readiness, shown.stats, shown.scrape, http_host, http_port, connections=most)
         stack.push_async_callback(http.stop)
         sockets = await stack.enter_async_context(taken_sockets(settings))
         addresses = sockets.addresses((http_host, http.port))
-        host = Host(files, clock, SystemRng(), ExecLauncher(settings.log_format), descriptors)
+        host = Host(files, clock, SystemRng(), _launcher(settings), descriptors)
         listening = Listening(sockets.listeners, addresses.grpc, addresses.http)
         try:
             node = await Node.open(settings, readiness, stop, host, listening)
@@ -126,6 +128,13 @@ async def _serve(settings: NodeSettings) -> int:
         began = clock.monotonic()
         events.info(log, "node.stopping", connections=servers.gateway.connections)
     return _stopped(code, round((clock.monotonic() - began) * 1000))
+
+
+def _launcher(settings: NodeSettings) -> TierLauncher:
+    word = settings.supervised
+    if word is None or word.tier_door is None:
+        return ExecLauncher(settings.log_format)
+    return SharedLauncher(word.tier_door)
 
 
 def _files() -> tuple[Descriptors, Files]:
@@ -164,8 +173,8 @@ async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> i
 
 
 async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str | None], None]) -> None:
-    """Prints the invitation once the store's state is known, or after FIRST_LOOK_S. Prints nothing if the node must stop
-    because of the store."""
+    """Prints the addresses and commands when the store's state is known, or after FIRST_LOOK_S. Prints nothing if the node must
+    stop because of the store."""
     if node.tier is None:
         invited(None)
         return

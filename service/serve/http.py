@@ -1,5 +1,5 @@
-"""The HTTP server: /healthz (the process answers), /readyz (it serves, or the reason why not), /metrics (for Prometheus),
-/stats (its counters, as JSON)."""
+"""The HTTP server: /healthz (whether the process answers), /readyz (whether the node serves, and the reason if not), /metrics
+(for Prometheus), /stats (the node's counters as JSON)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from grpc_api.contract.topics import text_of
 from grpc_api.listening import listen
 from service.lifecycle.readiness import Readiness
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
+from service.process.coalescing import Coalesced
 from storage_tiers.errors import InvalidConfig
+from storage_tiers.turns import TurnScheduler
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+
+Result = TypeVar("Result")
 
 
 class HttpServer:
@@ -33,7 +38,7 @@ class HttpServer:
 
 
 class _ConnectionLimit:
-    """Bounds concurrent connections. A new connection replaces the oldest idle one, so clients that stay silent or do not read
+    """Limits concurrent connections. A new connection replaces the oldest idle one, so clients that send nothing or do not read
     their answers cannot block health checks."""
 
     def __init__(self, limit: int) -> None:
@@ -41,13 +46,13 @@ class _ConnectionLimit:
         self._working: set[asyncio.BaseProtocol] = set()
 
     def make_room(self, server: web.Server) -> None:
-        """Makes room for one more connection. Connections accepted in one turn of the loop may exceed the limit by the listen
-        backlog."""
+        """Makes room for one more connection. Connections that are accepted in one turn of the loop may exceed the limit by the
+        listen backlog."""
         here = [each for each in server.connections if each.transport and not each.transport.is_closing()]
         here.sort(key=lambda each: each in self._working)
         for leaving in here[: max(0, len(here) + 1 - self._limit)]:
             assert leaving.transport is not None
-            # Drops unsent bytes as well, because the client may never read them.
+            # This also drops unsent bytes, because the client may never read them.
             leaving.transport.abort()
 
     @asynccontextmanager
@@ -61,9 +66,29 @@ class _ConnectionLimit:
             self._working.discard(request.protocol)
 
 
+class Together(Generic[Result]):
+    """Coalesces concurrent requests for the same result, so that sixty scrapes at a time need the memory of one page. Only a
+    few of them continue in each turn of the loop, because sending a page takes a millisecond."""
+
+    def __init__(self) -> None:
+        self._turns = TurnScheduler()
+        self._results = Coalesced[bool, Result]()
+
+    async def made(self, kind: bool, making: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of that kind. It is completed even if all its requests are cancelled."""
+        result = await self._results.made(kind, making)
+        await self._turns.begin()
+        return result
+
+
+async def _nothing() -> None:
+    """The page of a node that does not serve yet."""
+
+
 def _is_no_parse_error(record: logging.LogRecord) -> bool:
-    """Drops aiohttp's records of requests that it cannot parse. aiohttp logs each as an error with a traceback, so any client
-    could fill the log. Such requests are answered with 400. Records of the node's own failures are kept."""
+    """Filters out aiohttp's log records about requests that it cannot parse. aiohttp logs each of them as an error with a
+    traceback, so any client could fill the log. Such requests are answered with 400. Records of the node's own failures are
+    kept."""
     from aiohttp.http_exceptions import HttpProcessingError
 
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -86,7 +111,7 @@ async def serve_http(
     connections: int = 64,
 ) -> HttpServer:
     """Listens on `host`:`port` (an empty host: every address; port 0: a free one) with at most `connections` connections. A
-    further one replaces an idle one. Raises InvalidConfig if the address cannot be bound."""
+    further connection replaces an idle one. Raises InvalidConfig if the address cannot be bound."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -98,19 +123,20 @@ async def serve_http(
         )
 
     limit = _ConnectionLimit(connections)
+    pages, counts = Together[bytes | None](), Together[Mapping[str, object]]()
 
     async def counters(request: web.Request) -> web.Response:
         async with limit.at_work(request):
-            return web.json_response(await stats())
+            return web.json_response(await counts.made(False, stats))
 
     async def metrics(request: web.Request) -> web.Response:
         open_metrics = prefers_open_metrics(request.headers.get("Accept", ""))
-        scraping = scrape(open_metrics)
-        if scraping is None:
-            return web.Response(text="the node does not serve yet; retry\n", status=503)
         kind = OPEN_METRICS if open_metrics else TEXT
         async with limit.at_work(request):
-            return web.Response(body=await scraping, headers={"Content-Type": kind})
+            page = await pages.made(open_metrics, lambda: scrape(open_metrics) or _nothing())
+        if page is None:
+            return web.Response(text="the node does not serve yet; retry\n", status=503)
+        return web.Response(body=page, headers={"Content-Type": kind})
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

@@ -23,18 +23,20 @@ OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
+APPLIED_TICK_S = 1.0
+EPOCHS_TICK_S = 1.0
 RECOVERED_TICK_S = 1.0
 FORGET_TICK_S = 1.0
-#: Seconds within which the end of `log.cleaner.backoff.ms` is noticed.
+#: Seconds between two checks whether `log.cleaner.backoff.ms` is over.
 CLEANING_TICK_S = 0.1
-#: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
+#: Longest pause between sweeps, in seconds. With a grace period below four hours, the pause is a quarter of that period.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 
 
 def rounds(node: Node) -> Sequence[Worker]:
-    """The workers that a supervisor runs while the node lives."""
+    """The workers that `supervised` runs while the node serves."""
     broker, work, tier, configs = node.broker, node.work, node.tier, node.configs.broker
-    coordinators = broker.coordinators
+    coordinators, membership = broker.coordinators, node.ground.membership
     retention_s = configs.log_retention_check_interval_ms / 1000
     # One round saves all checkpoints, at the shorter of the two intervals.
     checkpoint_ms = min(
@@ -55,6 +57,11 @@ def rounds(node: Node) -> Sequence[Worker]:
             with contextlib.suppress(OSError):  # the next round tries again
                 await asyncio.to_thread(node.home.note)
 
+    async def note_applied() -> None:
+        if membership is not None and membership.applied.is_due:
+            with contextlib.suppress(OSError):  # the next round tries again
+                await asyncio.to_thread(membership.applied.noting())
+
     async def end_outdated() -> None:
         await coordinators.outdated_transactions.tick(coordinators.shards.transactions)
         await coordinators.lost_markers.tick(coordinators.shards.transactions)
@@ -70,6 +77,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
         ("retention", retention_s, broker.retention.tick),
         ("cleaning", CLEANING_TICK_S, broker.cleaning.tick),
+        ("older epochs", EPOCHS_TICK_S, broker.epoch_raises.tick),
         ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, coordinators.offset_expiry.tick),
         ("offsets of deleted topics", FORGET_TICK_S, coordinators.offset_expiry.retry),
         ("offsets of recovered partitions", RECOVERED_TICK_S, coordinators.recovered_offsets.tick),
@@ -83,6 +91,8 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("home", HOME_TICK_S, look_home),
         ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
     ]
+    if membership is not None:
+        found.append(("metadata applied", APPLIED_TICK_S, note_applied))
     if tier is not None:
         found.append(("cluster file", CLUSTER_TICK_S, tier.access.tick))
         if tier.access.writes_cluster:

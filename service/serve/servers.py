@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpc_api.contract.topics import Endpoint
+from grpc_api.contract.topics import Endpoint, ResourceKind
 from grpc_api.listening import listen
 from kafka_gateway.options import Options
 from kafka_gateway.settings import ConnectionLimits, GatewaySettings, Limits
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from grpc_api.servicers.server import GrpcServer
     from kafka_gateway.server import GatewayServer
     from service.configs.values import BrokerConfigs
+    from service.metadata.image import MetadataImage
+    from service.metadata.parts import Changes
     from service.node import Node
     from service.process.descriptors import Shares
     from service.settings.node_settings import NodeSettings
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Bound sockets. `listeners` has their ports. `kafka` is by listener name, and so is `shared`: the supervisor's sockets,
-    from which its other brokers accept as well. Early connections wait in the kernel."""
+    """The bound sockets. `listeners` has their ports. `kafka` and `shared` are keyed by listener name. `shared` are the
+    supervisor's sockets, from which its other brokers also accept. Connections that are made before the servers start wait in
+    the kernel."""
 
     listeners: Listeners
     kafka: Mapping[str, socket.socket]
@@ -57,7 +60,7 @@ class Servers:
 
 @contextlib.asynccontextmanager
 async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
-    """Holds the sockets while the body runs. Raises InvalidConfig if an address cannot be bound."""
+    """Binds the sockets, and holds them while the body runs. Raises InvalidConfig if an address cannot be bound."""
     from grpc_api.servicers.server import hold_port
 
     listeners = listeners_of(settings)
@@ -92,7 +95,7 @@ def _inherited_socket(fd: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
-    """Runs both servers while the body runs, then finishes answers in flight as far as time permits."""
+    """Runs both servers while the body runs. Afterwards finishes answers in flight as far as time permits."""
     from grpc_api.servicers.server import serve_grpc
     from kafka_gateway.server import serve
 
@@ -100,7 +103,12 @@ async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
     async with contextlib.AsyncExitStack() as stack:
         gateway = await serve(core, gateway_options(node), sockets.kafka, sockets.shared.items())
         stack.push_async_callback(gateway.stop)
-        node.ground.metadata.subscribe(lambda _image, _changes: gateway.limit_connections(connection_limits(node)))
+
+        def changed(_image: MetadataImage, changes: Changes) -> None:
+            if changes.topics or any(each.kind is ResourceKind.BROKER for each in changes.configs):
+                gateway.limit_connections(connection_limits(node))
+
+        node.ground.metadata.subscribe(changed)
         with sockets.grpc as held:
             port, connections = held.getsockname()[1], _shares(node, node.configs.broker).grpc
             grpc = await serve_grpc(core, sockets.grpc_host, port, connections=connections)
@@ -110,7 +118,7 @@ async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
 
 @contextlib.asynccontextmanager
 async def serve_brokers(node: Node) -> AsyncIterator[None]:
-    """Serves brokers of other processes while the body runs, if the settings give this node's controller an address."""
+    """Serves brokers in other processes while the body runs, if the settings give this node's controller an address."""
     ground = node.ground
     listener, metadata, controller = ground.settings.controller_listener, ground.own_log, node.configs.controller
     if listener is None or metadata is None or not isinstance(controller, Controller):
@@ -147,7 +155,7 @@ def gateway_options(node: Node) -> Options:
 
 
 def connection_limits(node: Node) -> ConnectionLimits:
-    """Connection limits from the configs, and from the descriptors that the logs leave free."""
+    """The connection limits from the configs, and from the number of descriptors that the logs leave free."""
     configs = node.configs.broker
     shares = _shares(node, configs)
     return ConnectionLimits(
@@ -170,7 +178,7 @@ def _shares(node: Node, configs: BrokerConfigs) -> Shares:
 
 
 def _request_memory(node: Node, configs: BrokerConfigs) -> int:
-    """In bytes; enough for at least two of the largest requests."""
+    """The memory for requests in bytes: enough for at least two of the largest requests."""
     return share(
         node.ground.settings, GatewaySettings().request_memory_bytes, least=2 * configs.socket_request_max_bytes
     )

@@ -6,20 +6,18 @@ import os
 
 from service.configs.listeners import Listeners, parse_listeners
 from service.configs.resolve import check_static
-from service.settings.node_settings import NodeSettings
+from service.settings.node_settings import BROKER, BROKER_AND_CONTROLLER, NO_STORE, NodeSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import InvalidConfig, StoreRefused
 
-#: The value of `--store` for a node without a store, whose history is bounded by its disk.
-NO_STORE = "none"
 CACHE_FOLDER = "cache"
 
 
 def check(settings: NodeSettings) -> None:
-    """Checks the settings before anything is created on disk. Raises InvalidConfig, which names the wrong setting."""
+    """Checks the settings before anything is created on disk. Raises InvalidConfig with the name of the wrong setting."""
     check_static(settings.broker)
     listeners_of(settings)
     if settings.new_cluster and settings.take_over is not None:
@@ -32,17 +30,30 @@ def check(settings: NodeSettings) -> None:
 
 
 def _check_cluster(settings: NodeSettings) -> None:
-    """Refuses `--new-cluster` and `--take-over` for a broker whose controller is on another node."""
+    """Refuses settings that contradict each other about the controller's node."""
     if settings.controller is not None and settings.controller_listener is not None:
         raise InvalidConfig("a broker has one controller: give --controller, or --controller-listener for its own")
+    if settings.roles == BROKER and settings.controller is None:
+        raise InvalidConfig(
+            "--roles broker needs a controller on another node: give its --controller-listener as --controller"
+        )
+    if settings.roles == BROKER_AND_CONTROLLER and settings.controller is not None:
+        raise InvalidConfig(
+            "a node with --controller has the role broker: give --roles broker, or leave one of them out"
+        )
     if settings.controller is not None and (settings.new_cluster or settings.take_over is not None):
         raise InvalidConfig(
             "--new-cluster and --take-over are for the node with the controller: give them there, and only --controller here"
         )
 
 
+def roles_of(settings: NodeSettings) -> str:
+    """The node's roles, as Kafka's `process.roles` names them."""
+    return BROKER if settings.controller is not None else BROKER_AND_CONTROLLER
+
+
 def share(settings: NodeSettings, whole: int, least: int = 1) -> int:
-    """This broker's share of a bound for the whole machine, but at least `least`."""
+    """This broker's share of a limit for the whole machine, but at least `least`."""
     return whole if settings.supervised is None else max(least, whole // settings.supervised.brokers)
 
 
@@ -57,8 +68,8 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
 
 
 def check_store_is_there(settings: NodeSettings) -> None:
-    """Raises StoreRefused if the store is a missing directory. A node would create it, but for a command that reads it the path
-    must be wrong."""
+    """Raises StoreRefused if the store is a missing directory. A starting node would create the directory, but for a command
+    that reads the store, the path must be wrong."""
     location = _location(settings)
     if location.scheme == "file" and not os.path.isdir(location.path):
         raise StoreRefused(f"there is no directory {os.path.abspath(location.path)}: mount it, or correct --store")

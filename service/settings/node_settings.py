@@ -1,7 +1,7 @@
-"""The node's own settings, read once. Precedence: flag, TIDELOG_* variable, `--config` file (TOML), default.
+"""The node's own settings, read once. The order of precedence is flag, TIDELOG_* variable, `--config` file (TOML), default.
 
-Kafka's broker configs are not attributes here. They stay rows of `service.configs`, and `broker` maps their names to text. This
-is the only module of a node that reads the environment.
+Kafka's broker configs are not attributes here. `service.configs` defines them, and `broker` maps their names to text. This is
+the only module of a node that reads the environment.
 """
 
 from __future__ import annotations
@@ -23,35 +23,44 @@ from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
 ENVIRONMENT = "the environment"
-#: Variables of our other programs that a shell may export: the client commands, the Lambda handlers, the fault tests.
+#: The variables of tidelog's other programs that a shell may export: the client commands, the Lambda handlers, the fault tests.
 OTHERS = frozenset({"TIDELOG_BOOTSTRAP_SERVER", "TIDELOG_PROFILE", "TIDELOG_READER", "TIDELOG_FAULT_SEED"})
-#: Kubernetes sets variables named after each Service of a pod's namespace. Those of a Service `tidelog` or `tidelog-…` begin
-#: like ours, so no setting may have such a name.
+#: Kubernetes sets variables named after each Service of a pod's namespace. The variables of a Service `tidelog` or `tidelog-…`
+#: have tidelog's prefix, so no setting may have such a name.
 _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
+#: The value of `--store` for a node without a store. The size of its disk limits its history.
+NO_STORE = "none"
+#: The roles of a broker whose controller is on another node, and of a broker that has the controller.
+BROKER, BROKER_AND_CONTROLLER = "broker", "broker,controller"
+
+
 class Supervision(BaseModel):
-    """The settings that a supervisor, the process `pid`, passes to a broker that it has started. The broker is one of `brokers`
-    on this machine, which share one node's resources. It also accepts connections from `sockets`, the inherited descriptors by
-    listener."""
+    """The settings that a supervisor, the process `pid`, passes to a broker that it starts. The broker is one of `brokers` on
+    this machine, which share the resources of one node. It also accepts connections from `sockets`, which are inherited
+    descriptors by listener name. `tier_door` is the inherited descriptor of the tier process that the brokers share, None
+    without a store."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pid: int
     brokers: int = Field(ge=1)
     sockets: Mapping[str, int] = Field(default_factory=dict)
+    tier_door: int | None = None
 
 
 class NodeSettings(BaseModel):
-    """The settings of a node; read them with `load_settings`, which raises InvalidConfig.
+    """The settings of a node. `load_settings` reads them and raises InvalidConfig.
 
     `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
-    (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. `controller` is the
-    address of another node's `controller_listener`; this node is then a broker of that cluster. With `new_cluster` an empty
-    directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
-    `verify` the bucket is checked first. If `brokers` is above one, a supervisor starts them and passes `supervised` to each;
-    `auto` means one broker per core. `broker` holds Kafka's broker configs, by name."""
+    (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. `roles` protects against
+    a forgotten `controller`: if set, it must be BROKER with a `controller`, and BROKER_AND_CONTROLLER without. `controller` is
+    the address of another node's `controller_listener`; this node is then a broker of that cluster. With `new_cluster`, an
+    empty directory may start a new cluster even if the store has others. `take_over` is the id of the cluster to take over;
+    with `verify`, the bucket is checked first. If `brokers` is above one, a supervisor starts the brokers and passes
+    `supervised` to each; `auto` means one broker per core. `broker` holds Kafka's broker configs by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,6 +74,7 @@ class NodeSettings(BaseModel):
     grpc_listener: str = "127.0.0.1:9093"
     http_listener: str = "127.0.0.1:9094"
     node_id: int = Field(default=1, ge=0)
+    roles: str | None = None
     controller: str | None = None
     controller_listener: str | None = None
     new_cluster: bool = False
@@ -76,7 +86,7 @@ class NodeSettings(BaseModel):
     log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)
 
-    @field_validator("listeners", "advertised_listeners", "listener_security_protocol_map", mode="before")
+    @field_validator("listeners", "advertised_listeners", "listener_security_protocol_map", "roles", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
         """Joins a TOML list with commas, as Kafka writes lists."""
@@ -88,6 +98,17 @@ class NodeSettings(BaseModel):
         if value is not None:
             host_and_port(value)
         return value
+
+    @field_validator("roles")
+    @classmethod
+    def _roles(cls, value: str | None) -> str | None:
+        """The roles in Kafka's order, as `process.roles` shows them."""
+        if value is None:
+            return None
+        given = ",".join(sorted(role.strip() for role in value.split(",")))
+        if given not in (BROKER, BROKER_AND_CONTROLLER):
+            raise ValueError(f"write {BROKER} or {BROKER_AND_CONTROLLER}: a controller is in the process of a broker")
+        return given
 
     @field_validator("supervised", mode="before")
     @classmethod
@@ -105,8 +126,7 @@ class NodeSettings(BaseModel):
 def load_settings(
     flags: Mapping[str, Any], *, config_file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> NodeSettings:
-    """Merges the four sources. A flag with the value None was not given. Raises InvalidConfig, which names the source and the
-    key."""
+    """Merges the four sources. A flag with the value None was not given. Raises InvalidConfig with the source and the key."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -144,7 +164,8 @@ def environment_of_children() -> dict[str, str]:
 
 
 def _underscored(key: str, value: Any) -> str:
-    """The whole dotted name (such as `listener.security.protocol.map`), which TOML reads as nested tables."""
+    """The setting's name for a dotted name, which TOML reads as nested tables: `listener_security_protocol_map` for
+    `listener.security.protocol.map`."""
     while isinstance(value, dict) and len(value) == 1:
         ((inner, value),) = value.items()
         key = f"{key}.{inner}"
@@ -190,7 +211,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any], under: str = "") -> dict[str, str]:
-    """Kafka's names, even where TOML parsed the dots of an unquoted name as nested tables."""
+    """The configs by Kafka's names, even if TOML has parsed the dots of an unquoted name as nested tables."""
     found: dict[str, str] = {}
     for key, value in values.items():
         name = f"{under}{key}"

@@ -12,7 +12,7 @@ from storage_tiers.hot.layout import parse_partition
 
 
 def check_none_left_out(settings: NodeSettings, brokers: int) -> None:
-    """Raises InvalidConfig if a broker that has partitions in the data directory is not among those to be started."""
+    """Raises InvalidConfig if a broker that has partitions in the data directory is not among the brokers to start."""
     wanted = ids_of(settings, brokers)
     left_out = [held for held in _holders(Path(settings.data_dir)) if held not in wanted]
     if not left_out:

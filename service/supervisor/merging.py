@@ -14,7 +14,7 @@ _HEAD = re.compile(r"# (?:HELP|TYPE) (\S+) ")
 
 
 def merged(pages: Mapping[int, str]) -> str:
-    """`pages` are by broker id. Metrics keep the order of their first appearance."""
+    """`pages` are keyed by broker id. Metrics keep the order of their first appearance."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for broker, page in pages.items():

@@ -2,8 +2,8 @@
 
 The configured listeners belong to the node: clients connect there first, and any broker may answer. Every broker also has its
 own ports. They are the next numbers after the configured ports, broker by broker, so an additional broker does not change the
-ports of the others. The first broker has the controller and the node's own data directory, so the directory of a single broker
-can continue with several brokers without a copy.
+ports of the others. The first broker has the node's own data directory, so the directory of a single broker can continue with
+several brokers without a copy. It also has the controller, unless another node has it.
 
 Invariant: no two brokers share a port, an id or a directory. Not promised: that no other process has those ports.
 """
@@ -63,6 +63,7 @@ def _broker(settings: NodeSettings, broker_id: int, machine: Machine, ports: _Ow
     changes: dict[str, object] = {
         "node_id": broker_id,
         "brokers": 1,
+        "roles": settings.roles if first else None,
         "listeners": _joined(each._replace(port=own[each.listener]) for each in asked.bound),
         "grpc_listener": settings.grpc_listener if first else ports.address_after(settings.grpc_listener),
         "http_listener": ports.address_after(settings.http_listener),

@@ -1,10 +1,12 @@
 """The supervisor's process: starts a process for each broker, reaps all that end, and carries out the steps of `decisions.py`.
+With a store it also has the tier process that all brokers share (`shared_tier.py`).
 
 A started process is a fresh interpreter (posix_spawn) in a process group of its own. So Ctrl-C reaches only the supervisor,
-which stops its brokers in order. A broker ends with the supervisor (`service.process.parent`). As PID 1 of a container the
+which stops its brokers in order. A broker ends with the supervisor (`storage_tiers.parent`). As PID 1 of a container the
 supervisor also reaps orphaned processes. No library in this process may wait for its own child processes.
 
-Every broker accepts connections from the bootstrap sockets in addition to its own. Waiting connections go to running brokers.
+Every broker accepts connections from the bootstrap sockets in addition to its own sockets. Waiting connections go to running
+brokers.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from service.configs.listeners import host_and_port, parse_listeners
 from service.process.descriptors import raise_limit
 from service.process.own_command import own_command
 from service.serve.announcing import BROKER_ENDPOINTS, ENDPOINTS, Addresses, invite
-from service.settings.node_settings import NodeSettings, Supervision, environment_of_children
+from service.settings.node_settings import NO_STORE, NodeSettings, Supervision, environment_of_children
 from service.supervisor.addresses import bootstrap_sockets, check_free, held_address
 from service.supervisor.decisions import BrokerState, Decision, Step, Verb, cannot_go_on, decide
 from service.supervisor.held import check_none_left_out
 from service.supervisor.pages import MOST_BYTES, Pages, Watched
 from service.supervisor.plan import BrokerPlan, Machine, plan
+from service.supervisor.shared_tier import SharedTier
 from service.supervisor.words import words_of
 from storage_tiers import events
 from storage_tiers.errors import InvalidConfig
@@ -67,6 +70,8 @@ class Supervisor:
         self._plans = {each.broker_id: each for each in plans}
         self._sockets = sockets
         self._states = {each.broker_id: BrokerState(each.broker_id, each.goes_first) for each in plans}
+        inherited = [each.fileno() for each in sockets.values()]
+        self._tier = None if settings.store == NO_STORE else SharedTier(settings.log_format, keep_out=inherited)
         #: The addresses that each serving broker has announced.
         self._announced: dict[int, Mapping[str, Any]] = {}
         self._changed = asyncio.Event()
@@ -81,6 +86,9 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         events.info(log, "supervisor.starting", pid=os.getpid(), brokers=len(self._plans))
         async with contextlib.AsyncExitStack() as stack:
+            if self._tier is not None:
+                self._tier.watch()
+                stack.push_async_callback(self._tier.close)
             await stack.enter_async_context(await self._serve_pages())
             looking = loop.create_task(self._look_for_addresses())
             stack.callback(looking.cancel)
@@ -121,7 +129,8 @@ class Supervisor:
     def _start(self, state: BrokerState) -> BrokerState:
         settings = self._plans[state.broker_id].settings
         descriptors = {name: each.fileno() for name, each in self._sockets.items()}
-        word = Supervision(pid=os.getpid(), brokers=len(self._plans), sockets=descriptors)
+        door = None if self._tier is None else self._tier.door
+        word = Supervision(pid=os.getpid(), brokers=len(self._plans), sockets=descriptors, tier_door=door)
         words = own_command(["serve", *words_of(settings.model_copy(update={"supervised": word}))])
         try:
             pid = os.posix_spawn(
@@ -143,6 +152,8 @@ class Supervisor:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, code = found[0], os.waitstatus_to_exitcode(found[1])
+                if self._tier is not None:
+                    self._tier.ended(pid, code)
                 for broker_id, state in self._states.items():
                     if state.pid == pid:
                         self._ended(broker_id, code)
@@ -180,7 +191,7 @@ class Supervisor:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError):
             return
-        if found["pid"] != state.pid:  # an earlier process's
+        if found["pid"] != state.pid:  # written by an earlier process
             return
         self._announced[broker_id] = found
         self._states[broker_id] = state.announced()
@@ -209,7 +220,10 @@ class Supervisor:
     # --- pages --------------------------------------------------------------------------------------------------------
     async def _serve_pages(self) -> asyncio.Server:
         host, port = host_and_port(self._settings.http_listener)
-        pages = Pages(self._watched, lambda: self._stopping)
+        tier = self._tier
+        pages = Pages(
+            self._watched, lambda: self._stopping, lambda into: None if tier is None else tier.put_metrics(into)
+        )
         try:
             held = listen(host, port)
         except OSError as error:

@@ -3,14 +3,14 @@
     snapshot + topic files + ids ──inventory──> which topics live, which are being deleted
     inventory + claimed manifests ──records──> one metadata batch
 
-A snapshot of the metadata log may be a minute old, or missing. A `topic.json` is newer, and is complete for the topics that it
-names. Manifests are authoritative for offsets and epochs. Where the snapshot and the file disagree about a name, the file wins,
-unless the snapshot knows that the file's topic is being deleted.
+A snapshot of the metadata log may be a minute old, or missing. A `topic.json` is newer, and is complete for its topic name.
+Manifests are authoritative for offsets and epochs. If the snapshot and the file disagree about a name, the file wins, unless
+its topic is deleted according to the file itself or to the snapshot.
 
-Invariants: epochs begin EPOCH_GAP above, and producer ids PRODUCER_ID_GAP above, all those that objects show, because the old
-node may have issued more than objects show. A topic id is live or deleting, never both. The deletion of an id is completed only
-if a record shows that it was deleted. An id that left objects without such a record is `unexplained`, and its deletion must be
-proved.
+Invariants: epochs begin EPOCH_GAP above all epochs that objects show, and producer ids PRODUCER_ID_GAP above all producer ids
+that objects show, because the old node may have issued higher ones. A topic id is live or deleting, never both. The deletion of
+an id is completed only if a record shows that it was deleted. A topic id that has objects but no such record is `unexplained`,
+and its deletion must be proved.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DoomedTopic:
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """Topics in the order of their names. `unexplained` are the doomed topics that have objects, and that neither `topic.json`
-    nor the snapshot calls deleted or replaced. Only a `deleted` manifest can prove their deletion."""
+    nor the snapshot shows as deleted or replaced. Only a `deleted` manifest can prove their deletion."""
 
     live: tuple[LiveTopic, ...]
     doomed: tuple[DoomedTopic, ...]
@@ -72,8 +72,8 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A partition's claimed manifest, at whose `end` clients continue. `committed_at` is the time of that commit, in ms since
-    1970."""
+    """A partition's claimed manifest. Clients continue at its `end`. `committed_at` is the time of the manifest's commit, in ms
+    since 1970."""
 
     leader_epoch: int
     log_start: int
@@ -111,7 +111,7 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
 
 
 def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
-    """Whether an irreversible fact shows the deletion: it has begun or ended, or the name has a newer id."""
+    """Whether an irreversible fact shows the deletion: the deletion has begun or ended, or the name has a newer topic id."""
     if topic_id in snapshot.deleting or topic_id in snapshot.gone:
         return True
     state = topic.state
@@ -121,7 +121,7 @@ def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId
 
 
 def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
-    """The topic that has the name now."""
+    """The topic that the name refers to now."""
     state, known = topic.state, snapshot.topic(topic.name)
 
     def ended(topic_id: TopicId) -> bool:
@@ -142,7 +142,7 @@ def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
 
 
 def _ids(snapshot: MetadataImage, topic: SeenTopic) -> Iterator[TopicId]:
-    """All topics of that name that may have left objects."""
+    """The ids of all topics of that name that may have left objects."""
     yield from topic.manifests
     if topic.state is not None:
         yield topic.state.topic_id
@@ -174,7 +174,7 @@ def records(
     *,
     node_id: int,
 ) -> Iterator[pb.MetadataRecord]:
-    """The records for a directory that has none of them yet. The last one says that the take-over is done."""
+    """The records for a directory that has none of them yet. The last record says that the take-over is done."""
     before = snapshot or MetadataImage()
     for name, level in before.features.items():
         yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
@@ -188,7 +188,7 @@ def records(
                 endpoints=endpoint_records(broker.endpoints),
             )
         )
-    # Processes of brokers that the take-over drops may be paused, and may not pass for a later registration of their ids.
+    # Broker processes that the take-over drops may be paused. They must not be mistaken for later registrations of their ids.
     known_epoch = max((each.broker_epoch for each in before.brokers.values()), default=0)
     floor = max(known_epoch, before.gone_broker_epoch) + EPOCH_GAP
     yield pb.MetadataRecord(gone_brokers=pb.GoneBrokersRecord(highest_epoch=floor))

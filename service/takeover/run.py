@@ -1,13 +1,13 @@
-"""Takes a cluster over: an empty directory becomes the cluster's node, from what the bucket holds.
+"""Takes over a cluster: turns an empty directory into the cluster's node, from the contents of the bucket.
 
     TakeOver(begin) in the directory -> incarnation raised -> every manifest claimed -> ends known
       -> each topic.json rewritten under the new incarnation -> one metadata batch, with TakeOver(done)
 
-Every step can be repeated, and a start that finds `begin` without `done` repeats all of them. Only the claim on a manifest
-stops the old node from extending it, so offsets are uncertain before the claim. No client is served before `done`.
+Every step can be repeated, and a start that finds `begin` without `done` repeats all steps. Only the claim on a manifest stops
+the old node from extending it, so offsets are uncertain before the claim. No client is served before `done`.
 
-Errors: FencedWriter if another start has taken the cluster over since this one began. StoreRefused and TierCorrupt are passed
-on. Transient failures (TierUnavailable) are retried and shown in `/readyz`.
+Errors: FencedWriter if another start has taken the cluster over since this one began. StoreRefused and TierCorrupt are not
+caught. Transient failures (TierUnavailable) are retried and shown in `/readyz`.
 
 Not promised: records that the old node acknowledged but had not offloaded. Each partition's recovery point is the end of the
 records in the bucket.
@@ -115,12 +115,12 @@ class TakeOver:
         await metadata.propose(records)
 
     async def run(self, directory_id: str) -> tuple[ManifestWriter, list[RecoveryPoint]]:
-        """Returns once the metadata is complete and durable."""
+        """Takes over the cluster. Returns when the metadata is complete and durable."""
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
-        # All refusals precede the first change of the bucket. After the claim the bucket is read again, because no other node
-        # can add to it from then on.
+        # The dry run makes all refusals before the first change of the bucket. The bucket is read again after the incarnation
+        # is raised, because the old node may have added to it until then.
         await self._claim(await self.look(), ManifestWriter(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()
@@ -160,7 +160,7 @@ class TakeOver:
         return BucketContents(snapshot, found)
 
     async def _prove_deleted(self, gone: plan.DoomedTopic, numbers: Sequence[int]) -> None:
-        """Raises StoreRefused unless a manifest of the id is `deleted`. No manifest of a live topic ever is."""
+        """Raises StoreRefused unless a manifest of the id is `deleted`. No manifest of a live topic has that state."""
         for number in numbers:
             ids = Ids(self._cluster_id, gone.name, gone.topic_id, number)
             question = TakePartition(ids, ManifestWriter(self._node_id, 0), -1, with_producers=False, dry=True)
@@ -219,7 +219,7 @@ class TakeOver:
             try:
                 topic_id = TopicId.parse(text)
             except ValueError:
-                continue  # not one of our objects
+                continue  # not one of tidelog's objects
             manifests[topic_id] = await self._patiently(lambda q=question: self._client.ask(q))  # type: ignore[misc]
         return SeenTopic(name, state, manifests)
 
@@ -227,7 +227,7 @@ class TakeOver:
     async def _raise_incarnation(self, directory_id: str) -> ManifestWriter:
         number, start_id = await self._settled(), self._rng.token(16)
         begun = self._log.image.take_over
-        # Ids that this directory has claimed already are above the gap.
+        # A repeated take-over has already raised the incarnation by the gap.
         raised_by = TAKE_OVER_GAP if begun is not None and number == begun.incarnation else 1
         await self._log.propose(planner.claim_incarnation(self._node_id, number + raised_by, start_id))
         holder = Holder(self._node_id, directory_id, uuid_text(start_id))
@@ -238,7 +238,8 @@ class TakeOver:
         return ManifestWriter(self._node_id, incarnation)
 
     async def _settled(self) -> int:
-        """The incarnation to swap from: the one found when the take-over began, or one that this directory claimed."""
+        """The expected incarnation for the compare-and-swap: the one found when the take-over began, or one that this directory
+        claimed. Raises FencedWriter for any other."""
         found, image = await self._cluster(), self._log.image
         begun = image.take_over
         mine = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}

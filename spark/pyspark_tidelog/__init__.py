@@ -4,8 +4,8 @@
     pyspark_tidelog.tables(store="s3://bucket/prefix", topics="a,b").table()
 
 Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it. Therefore this package
-exports names. Every Spark session imports it, so its own imports are lazy: `DefaultSource` imports pyspark, and the first read
-imports pyarrow and the rest.
+exports names. Every Spark session imports this package, so its own imports are lazy: `DefaultSource` imports pyspark, and the
+first read imports pyarrow and the rest.
 """
 
 from __future__ import annotations

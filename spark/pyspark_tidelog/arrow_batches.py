@@ -24,14 +24,15 @@ class ArrowDecoder:
         self._decoder = ColumnDecoder(
             sum(WANTED.get(name, 0) for name in schema.names), max_rows=max_rows, max_bytes=max_bytes
         )
-        # The column is equal in every row, so it is built once and sliced.
+        # All rows have the same topic and partition, so these two columns are built once and sliced.
         self._topic = pa.repeat(pa.scalar(topic, pa.string()), max_rows)
         self._partition = pa.repeat(pa.scalar(partition, pa.int32()), max_rows)
 
     def add(
         self, data: memoryview, start: int, stop: int, aborted: Sequence[AbortedTransaction]
     ) -> Iterator[pa.RecordBatch]:
-        """Decodes records of offsets [start, stop) except those of `aborted` transactions. Raises as `ColumnDecoder.add`."""
+        """Decodes records of offsets [start, stop) except those of `aborted` transactions. Raises the errors of
+        `ColumnDecoder.add`."""
         return map(self._arrow, self._decoder.add(data, start, stop, aborted))
 
     def finish(self) -> Iterator[pa.RecordBatch]:

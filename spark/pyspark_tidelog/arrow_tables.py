@@ -1,7 +1,7 @@
 """The same rows as in Spark, as Arrow tables and batches in this process. pyarrow is imported on first use.
 
 Options are Spark's, as keyword arguments. Write options with a dot in their name as `**{"s3.endpoint": endpoint}`. Errors are
-also Spark's: OptionError if the caller can correct it, LogError otherwise.
+also Spark's: OptionError for errors that the caller can correct, LogError for others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tables:
 
     def reader(self, split: int | None = None) -> pa.RecordBatchReader:
         """Batches of all splits, or of one (0 to `splits` - 1), ordered by partition and offset. Needs the memory of one Spark
-        task. OptionError if there is no such split."""
+        task. Raises OptionError if there is no such split."""
         import pyarrow as pa
 
         from pyspark_tidelog.split_reader import read

@@ -1,8 +1,8 @@
 """Cuts verified bytes into runs of whole record batches, and proves that no batch is missing.
 
 Invariants: a piece's batches fill its bytes exactly and lie within its offsets, in order. If its segment is dense (one record
-for each offset), no offset is missing from the batches. A piece that is a whole segment holds the segment's number of records.
-Any violation raises TierCorrupt. A batch that spans chunks is joined, with the size in its header.
+for each offset), no offset is missing from the batches. A piece that is a whole segment has as many records as the manifest
+says. Any violation raises TierCorrupt. A batch that spans chunks is joined by the size in its header.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
-    """The piece's batches as they arrive. TierCorrupt if any is missing."""
+    """Yields the piece's batches as they arrive. Raises TierCorrupt if any is missing."""
     check = _PieceCheck(piece)
     begun = bytearray()  # a batch that continues in the next chunk; only these bytes are copied
     for chunk in chunks:
@@ -79,7 +79,7 @@ def _lacking(begun: bytearray, check: _PieceCheck) -> int:
     """The number of bytes missing to the end of the header or, if that is complete, to the end of the batch."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
-    check.scanned(memoryview(begun))  # the header is valid
+    check.scanned(memoryview(begun))  # raises if the header is not valid
     return read_header(begun).size - len(begun)
 
 
@@ -101,14 +101,15 @@ class _PieceCheck:
         )
 
     def scanned(self, data: memoryview) -> tuple[list[ScannedBatch], int]:
-        """The whole batches at the start of the next bytes, and their end. TierCorrupt if no batch can begin there."""
+        """The whole batches at the start of the next bytes, and their end. Raises TierCorrupt if no batch can begin there."""
         found, stopped, stop = scan_batches(data, 0, len(data))
         if stop not in (WHOLE, PARTIAL):
             raise self.bad(f"no batch begins at byte {self._bytes + stopped}")
         return [ScannedBatch(*batch) for batch in found], stopped
 
     def run(self, data: memoryview, batches: list[ScannedBatch]) -> Run:
-        """Accepts the next bytes as these batches."""
+        """Returns the next bytes, which hold these batches, as a run. Raises TierCorrupt if offsets are missing before one of
+        the batches, or if it lies outside the piece."""
         run = Run(data, batches)
         for batch in run.batches:
             if not self._next <= batch.base_offset < batch.next_offset <= self._piece.end:

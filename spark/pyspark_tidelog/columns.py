@@ -15,7 +15,8 @@ NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp
 
 
 def arrow_schema(names: Sequence[str] | None, include_headers: bool) -> pa.Schema:
-    """The schema of the named columns, or of all (headers only if included); equal to Spark's. OptionError for wrong names."""
+    """The schema of the named columns, or of all (headers only if included); equal to Spark's. Raises OptionError for wrong
+    names."""
     import pyarrow as pa
 
     types = {

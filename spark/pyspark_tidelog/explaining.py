@@ -1,8 +1,8 @@
 """Prints the offsets that a DataFrame's plan reads from tidelog, because Spark's `explain()` names only the source.
 
 The lines come from the splits that this package pickled into the physical plan. So they describe the DataFrame's next
-`collect()`, not a new plan. Not shown: partitions with nothing to read (the plan has no task for them), reads in subqueries,
-and the source of a cached DataFrame.
+`collect()`, not a new plan. They do not show partitions with nothing to read (the plan has no task for them), reads in
+subqueries, or the source of a cached DataFrame.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def explain(df: DataFrame, mode: str | None = None) -> None:
     """Prints `df.explain(mode=...)`, then the offsets to read, the manifest's commit and its time for each partition of each
-    topic. Plans the read if there is no plan yet. TypeError for a DataFrame of Spark Connect."""
+    topic. Plans the read if there is no plan yet. Raises TypeError for a DataFrame of Spark Connect."""
     if getattr(df, "_jdf", None) is None:
         raise TypeError(
             "Spark Connect does not show plans to its clients. The log of the planning process has these lines, and "

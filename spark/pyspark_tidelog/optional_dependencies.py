@@ -13,7 +13,7 @@ AS_ARROW = "as Arrow needs {}: pip install 'tidelog[arrow]'"
 
 
 def check_dependencies(store: str, needs: str = IN_SPARK) -> None:
-    """ModuleNotFoundError, with the missing packages and the command that installs them."""
+    """Raises ModuleNotFoundError if packages are missing. The message names them, and the command that installs them."""
     needed = (*_ALWAYS, *(_FOR_S3 if store.startswith("s3:") else ()))
     missing = [name for name in needed if find_spec(name) is None]
     if missing:

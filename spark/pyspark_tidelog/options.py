@@ -4,7 +4,7 @@ This module needs only the standard library, because `load()` parses options on 
 dependencies. Names and meanings are those of Spark's Kafka source, if it has them. Names are case-insensitive, as in all of
 Spark.
 
-Not promised: that topics, partitions and offsets exist. Planning checks them against the bucket.
+Parsing does not check that topics, partitions and offsets exist. Planning checks them against the bucket.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parses the options. OptionError names an invalid one."""
+    """Parses the options. Raises OptionError, which names the option, if one is invalid."""
     given = _checked(options)
     store = given.get("store", "")
     if not store:

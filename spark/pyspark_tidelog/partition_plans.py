@@ -1,6 +1,6 @@
 """Plans a read on the driver: loads the manifest of each partition and plans its splits, THREADS partitions at a time.
 
-Not promised: a consistent snapshot of all partitions. Each plan names its own commit.
+The plans are not a consistent snapshot of all partitions. Each plan names its own commit.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from storage_tiers.errors import TierObjectMissing
 
 #: Partitions planned at once. Planning a partition takes a request for its manifest and for each page or sidecar.
 THREADS = 16
-#: Attempts to plan a partition whose manifest changes meanwhile. The objects named by the old manifest may then be gone.
+#: The number of attempts to plan a partition whose manifest changes meanwhile. The objects that the old manifest names may then
+#: be gone.
 ATTEMPTS = 5
 
 
 def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
-    """One plan per partition, in the given order of topics, then sorted by partition. OptionError, LogError."""
+    """Returns one plan per partition, by topic in the given order, then by partition. Raises OptionError or LogError."""
     store = open_store(options)
     try:
         return plan_bucket(Bucket(store, options.store), options, pruning)

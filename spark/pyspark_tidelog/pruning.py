@@ -5,8 +5,8 @@ and ranges of offsets are exact. A timestamp's lower bound prunes segments whose
 nothing, because a segment's `min_timestamp` is only the smallest first timestamp of its batches, and older records may follow.
 Keys prune nothing yet, because a manifest does not list them.
 
-Not promised: correct client clocks, or a correct newest timestamp of a segment. That timestamp comes from batch headers. With
-`CreateTime` and `tidelog.record.validation=header`, the broker trusts the clients' headers.
+Pruning by time relies on the newest timestamp of each segment, which comes from batch headers. With `CreateTime` and
+`tidelog.record.validation=header`, the broker trusts the clients' headers, so that timestamp may be wrong.
 """
 
 from __future__ import annotations

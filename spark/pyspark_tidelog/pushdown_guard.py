@@ -5,8 +5,8 @@ that pushes no filter. That query then misses rows. (Later versions store the pl
 so the tasks check: each executor records the first query of a pruned plan in Spark's scratch directory, which is deleted with
 the application, and refuses the plan to all other queries.
 
-Not detected: a query whose tasks share no executor with those of the first query, and two filters in one query (a union of two
-parts of one `load()`). Refused although harmless: collecting the same DataFrame twice.
+The check does not detect a query whose tasks share no executor with those of the first query, or two filters in one query (a
+union of two parts of one `load()`). It refuses to collect the same DataFrame twice, although that is harmless.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXECUTION_IDS = ("spark.sql.execution.root.id", "spark.sql.execution.id")
 
 
 def check_pushdown(plan_id: str, pruned_by: str) -> None:
-    """OptionError if this task's query is not the first to read the plan."""
+    """Raises OptionError if this task's query is not the first to read the plan."""
     context = TaskContext.get()
     if context is None:  # not in a Spark task
         return

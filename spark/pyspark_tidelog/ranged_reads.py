@@ -3,8 +3,7 @@
     requests (lazily) ──> at most IN_FLIGHT ranged GETs at once ──> bodies, in request order
 
 Invariants: at most IN_FLIGHT bodies are in memory beside the one in use. Each has up to FETCH_BYTES of a segment, or the
-sections of a sidecar. A MiB of a segment is yielded only if its CRC-32C matches the sidecar. Not promised: requests above
-FETCH_BYTES.
+sections of a sidecar. A MiB of a segment is yielded only if its CRC-32C matches the sidecar.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ def verified_pieces(
     fetch_bytes: int = FETCH_BYTES,
     in_flight: int = IN_FLIGHT,
 ) -> Generator[Verified, None, None]:
-    """Each piece's bytes. TierObjectMissing if an object is gone, TierCorrupt if it differs from the offloaded bytes."""
+    """Yields each piece's bytes. Raises TierObjectMissing if an object is gone, or TierCorrupt if it differs from the offloaded
+    bytes."""
     pieces = tuple(pieces)
     requests = (request for piece in pieces for request in _requests(piece, fetch_bytes))
     with closing(_fetched(store, requests, in_flight)) as bodies:
@@ -103,8 +103,8 @@ def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight:
 
 
 def in_order(tasks: Iterator[Callable[[], T]], in_flight: int) -> Generator[T, None, None]:
-    """The tasks' results in their order, with at most `in_flight` tasks running or unconsumed. A task's error is raised at its
-    place in the order. Closing the iterator waits for running tasks and starts no more."""
+    """Yields the tasks' results in order, with at most `in_flight` tasks running or unconsumed. A task's error is raised at its
+    place in the order. Closing the iterator waits for running tasks and starts no others."""
     with ThreadPoolExecutor(in_flight, "tidelog-read") as pool:
         waiting: deque[Future[T]] = deque(pool.submit(task) for task in islice(tasks, in_flight))
         try:

@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
 
 
 class PlannedSplit(InputPartition):
-    """A split in Spark's form. `plan` describes its plan for `pyspark_tidelog.explain`."""
+    """A split in Spark's form. `plan` describes the plan of its partition for `pyspark_tidelog.explain`."""
 
     def __init__(self, split: Split, plan: str) -> None:
         super().__init__(split)

@@ -43,7 +43,7 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 def checked(schema: StructType) -> StructType:
-    """Returns `schema`. OptionError for an unknown column or another type."""
+    """Returns `schema`. Raises OptionError for an unknown column or another type."""
     known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
     for field in schema.fields:
         kind = _TYPES.get(field.name)

@@ -4,8 +4,8 @@ A remote segment that is read whole and fits a split needs only the manifest. An
 batches in its sidecar's index (one per 64 KiB). Adjacent segments share a split while they fit, so that many small segments do
 not become as many tasks.
 
-Invariant: the splits' pieces tile [start, end) except pruned segments, for any index and sizes. Not promised: that a split
-stays within `max_bytes`. One batch or one interval of 64 KiB may exceed it.
+Invariant: the splits' pieces tile [start, end) except pruned segments, for any index and sizes. A split may exceed `max_bytes`,
+because a batch, or an interval of 64 KiB, is never cut.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WantsNewest = Callable[[int], bool]
 
 
 def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
-    """[start, end) for one partition. OptionError for an offset that the bucket does not have yet, or no longer has."""
+    """Returns [start, end) for one partition. Raises OptionError for an offset that the bucket does not have yet, or no longer
+    has."""
     start = _resolve(manifest, starting, manifest.log_start, find_time)
     end = _resolve(manifest, ending, manifest.end, find_time)
     if _named(manifest, starting) is not None and start < manifest.log_start:
@@ -71,8 +72,8 @@ def splits_of(
     max_bytes: int,
     wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read offsets [start, end) of the wanted segments. Both must be within [log start, end] of the
-    manifest."""
+    """The splits that read offsets [start, end) of the wanted segments. `start` and `end` must be within the manifest's
+    [log start, end]."""
     segments = live_segments(manifest, load_page, start) if start < end else iter(())
     wanted = (segment for segment in segments if segment.base >= end or wants_newest(segment.max_timestamp))
     pieces = _pieces(wanted, load_index, start, end, max_bytes)

@@ -40,8 +40,8 @@ def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.R
 
 
 def read_split(bucket: Bucket, split: Split, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
-    """Every record of the split. TierObjectMissing names offsets that were removed after planning, TierCorrupt a damaged
-    segment."""
+    """Yields every record of the split. Raises TierObjectMissing, which names offsets that were removed after planning, or
+    TierCorrupt, which names a damaged segment."""
     with closing(verified_pieces(bucket.store, split.pieces)) as pieces:
         for piece in split.pieces:
             try:

@@ -53,7 +53,7 @@ class CleaningRules:
 
     @cached_property
     def last_offsets(self) -> frozenset[int]:
-        """The last offsets of the batches that identify producers' retries."""
+        """The last offsets of the batches by which producers' retries are recognised."""
         return frozenset(last.data_offset for last in self.producers.values())
 
 
@@ -87,8 +87,8 @@ def clean_batch(
     *,
     is_last: bool,
 ) -> memoryview | bytes | None:
-    """The batch as it is kept, None if it is removed. `is_last` marks the last batch of a rewritten segment, which is kept even
-    if it is empty: the next segment begins where it ends. CorruptRecord if it is damaged inside."""
+    """Returns the batch to keep, or None if it is removed. `is_last` marks the last batch of a rewritten segment, which is kept
+    even if it is empty: the next segment begins where it ends. CorruptRecord if the batch's records are damaged."""
     if header.control:
         return _clean_marker(batch, header, seen, rules, is_last)
     if seen.is_aborted(header) or header.count <= 0:
@@ -110,7 +110,7 @@ def clean_batch(
 
 
 def is_unneeded(batch: memoryview | bytes, rules: CleaningRules) -> bool:
-    """Whether a batch is empty and identifies no producer's retry, so only the end of a segment can need it."""
+    """Whether a batch is empty and no producer's retry is recognised by it, so that it is kept only at the end of a segment."""
     header = read_header(batch)
     return header.count <= 0 and not _is_last_of_producer(header, rules)
 
@@ -147,7 +147,7 @@ def _is_clean(header: BatchHeader, rules: CleaningRules) -> bool:
 
 
 def _is_last_of_producer(header: BatchHeader, rules: CleaningRules) -> bool:
-    """Whether this batch identifies a retry of its producer."""
+    """Whether a retry of the batch's producer is recognised by this batch."""
     last = rules.producers.get(header.producer_id)
     if last is None:
         return False

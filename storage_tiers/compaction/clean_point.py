@@ -1,16 +1,16 @@
 """Records how far a log was cleaned, in a file beside its segments, and decides whether that record still holds.
 
-Records below the clean point are not read for keys again. With a wrong clean point a tombstone would be removed while an
-older value of its key stays. So the point names the log's segments and the leader epoch of the last clean record, and is valid
-only for these. A log that was truncated, rebuilt from the bucket or restored from an older copy has other segments, or records
-of another epoch in segments of the same sizes. It is cleaned from its start again.
+Records below the clean point are not read for keys again. With a wrong clean point a tombstone would be removed while an older
+value of its key stays. So the point names the log's segments and the leader epoch of the last clean record, and is valid only
+for these. A log that was truncated, rebuilt from the bucket or restored from an older copy has other segments, or records of
+another epoch in segments of the same sizes. Such a log is cleaned from its start again.
 
-The bucket's part has a point of its own, which names a commit of the manifest instead. Later commits add segments above the
+The bucket has a clean point of its own, which names a commit of the manifest instead. Later commits add segments above the
 point, remove the oldest, or replace some by their compacted form. None of them makes records below the point dirty. A repair
 may bring other records back, but it begins another line of commits, for which the point is not valid.
 
-Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,
-which has no such check.
+A log whose file is damaged or lost has no clean point. Kafka keeps the clean points of all partitions in
+`cleaner-offset-checkpoint`, without such a check.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from storage_tiers.policy.segments import SegmentView
 FILE_NAME = "cleaner-checkpoint"
 #: The file name of the bucket's clean point.
 BUCKET_FILE_NAME = "bucket-cleaner-checkpoint"
-#: Version 0 had no leader epoch.
+#: Version 0 has no leader epoch, and is ignored.
 _VERSION = 1
-#: Version 0 named the bucket's segments.
+#: Version 0 names the bucket's segments, and is ignored.
 _BUCKET_VERSION = 1
 
 
@@ -38,8 +38,8 @@ EpochAt = Callable[[int], int]
 
 
 class CleanPoint(NamedTuple):
-    """`segments` are (base offset, size in bytes) of all that began below `offset`, `epoch` is the leader epoch of the record
-    before it."""
+    """`segments` are (base offset, size in bytes) of all segments that began below `offset`. `epoch` is the leader epoch of the
+    record before `offset`."""
 
     offset: int
     segments: tuple[tuple[int, int], ...]
@@ -97,7 +97,7 @@ def bucket_clean_point(manifest: Manifest, offset: int) -> BucketCleanPoint:
 
 
 def bucket_cleaned_to(point: BucketCleanPoint | None, manifest: Manifest) -> int:
-    """The offset up to which the bucket is clean; 0 if the manifest does not follow from the one of the point."""
+    """The offset up to which the bucket is clean; 0 if the manifest does not descend from the commit that the point names."""
     if point is None or point.line != manifest.line or point.commit > manifest.commit:
         return 0
     is_other = any(each.commit == point.commit and each.id != point.commit_id for each in manifest.recent)

@@ -12,7 +12,7 @@ from storage_tiers.hot.producer_state import ProducerEntry
 
 def cleaning_of(log: HotLog, *, dirty_start: int, end: int, fences: Sequence[int]) -> Callable[[], CleaningJob] | None:
     """Returns a function that makes the job of cleaning the log's durable segments that end at or below `end`; None if there
-    are none. That function reads the transaction indexes: it blocks, may run in any thread, and raises StorageError if one
+    are none. That function reads the transaction indexes: it blocks, may run in any thread, and raises StorageError if an index
     cannot be read."""
     segments = [
         SourceSegment(each.base, each.end, each.size_bytes) for each in log.durable_segments() if each.end <= end

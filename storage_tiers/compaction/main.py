@@ -1,10 +1,10 @@
 """The cleaner process: reads and rewrites a broker's compacted segments, in an interpreter of its own.
 `python -m storage_tiers.compaction.main`
 
-The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends when the socket
-closes. On Linux the kernel also kills it with the broker, because a process that is stopped, or starved on a busy machine, sees
-a closed socket too late and would write beside a later broker on the same directory. It ignores SIGINT: a Ctrl-C in a terminal
-also reaches the broker, which closes the socket.
+The broker starts it with one inherited socket when a log is due, and closes the socket when none is. The process ends when the
+socket closes. On Linux the kernel also kills it with the broker, because a process that is stopped, or starved on a busy
+machine, sees a closed socket too late and would write beside a later broker on the same directory. The process ignores SIGINT:
+a Ctrl-C in a terminal also reaches the broker, which closes the socket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Throttle:
-    """Waits so that no more than `bytes_per_second` are spent on average since it was created. 0 or less: unlimited."""
+    """Waits so that on average no more than `bytes_per_second` are spent from its creation on. 0 or less: unlimited."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]) -> None:
         self._rate = bytes_per_second
@@ -93,7 +93,8 @@ _BEAT_MS = int(BEAT_S * 1000)
 def run(
     request: CleaningRequest, answer: Callable[[CleanerAnswer], None], next_line: Callable[[], bytes], clock: Clock
 ) -> None:
-    """Runs one cleaning. `next_line` waits for the broker's line, which follows each answer but the last."""
+    """Runs one cleaning. `next_line` waits for the broker's reply to an answer. Each KeepAlive and the last answer get no
+    reply."""
     cleaning = request.cleaning
     records = cleaning.segments[-1].end - cleaning.dirty_start
     keys = offset_map(records, request.map_bytes, request.map_load, request.key)

@@ -6,9 +6,9 @@ is SipHash-2-4 with a secret key. With Kafka's MD5 a producer could make two key
 records. Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
 
 Invariants: every index is compared with the end of the buffer before it is read; the newest record of a key is never dropped,
-unless it is a tombstone that may be removed. The loops release the GIL; the bytes must not change meanwhile.
+unless it is a tombstone that may be removed. The loop that maps keys releases the GIL; the bytes must not change meanwhile.
 
-Not promised: decompression; CRCs; a check of a record's headers.
+The caller decompresses batches and verifies CRCs. A record's headers are not checked.
 Source: KIP-58 and `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord` of Kafka 4.2; SipHash (Aumasson, Bernstein, 2012).
 """
 
@@ -59,10 +59,10 @@ class KeptRecords(NamedTuple):
 
 
 class CleanedBatches(NamedTuple):
-    """The batches before index `stopped` are cleaned; they had `records` records. `written` are the bytes of those that keep
-    records. `kept` has a row for each: (position in `written`, size, records, next offset, max timestamp in ms, whether
-    it was changed). A named tuple for each would double the time of a small batch. The CRC-32C of a changed one is still to be
-    set."""
+    """The batches before index `stopped` are cleaned; they had `records` records. `written` are the bytes of the batches that
+    keep records. `kept` has a row for each of these: (position in `written`, size, records, next offset, max timestamp in ms,
+    whether it was changed). A named tuple for each would double the time of a small batch. The caller sets the CRC-32C of each
+    changed batch."""
 
     stopped: int
     records: int
@@ -150,9 +150,9 @@ class OffsetMap:
     def clean(self, payload, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
         """The records of an uncompressed batch that are kept, as `KeptRecords`.
 
-        A record above offset `latest`, up to which the map has all keys, is kept. One at or below it is kept if no newer record
-        has its key and it is not a tombstone (or `keep_tombstones` is set). A record without a key is removed. CorruptRecord if
-        the framing is broken."""
+        A record above offset `latest`, up to which the map has all keys, is kept. A record at or below `latest` is kept if no
+        newer record has its key and it is not a tombstone (or `keep_tombstones` is set). A record there without a key is
+        removed. CorruptRecord if the framing is broken."""
         self.select(_pointer(payload), 0, len(payload), count, base_offset, latest, keep_tombstones)
         if self.kept == count:
             return KeptRecords(self.kept, self.tombstones, self.highest, None)
@@ -316,7 +316,8 @@ class OffsetMap:
         word: cython.ulonglong
         step: cython.longlong
         _turn: cython.int
-        # The blocks, the last of them with the key's length, then two steps of four rounds that give the two words.
+        # One step for each of the key's blocks, the last of which has the key's length; then two steps of four rounds, which
+        # give the two words of the hash.
         for step in range(blocks + 3):
             word = 0
             if step < blocks:
@@ -359,7 +360,7 @@ def _pointer(buffer):  # type: ignore[no-untyped-def]
 
 
 def _is_plain(raw, at):  # type: ignore[no-untyped-def]
-    """Whether the batch has records, and no attribute: codec, append time, transaction, control, delete horizon."""
+    """Whether the batch has records and no attribute is set: codec, append time, transaction, control, delete horizon."""
     return raw[at + _ATTRIBUTES] == 0 and raw[at + _ATTRIBUTES + 1] == 0 and _int32(raw, at + _COUNT) > 0
 
 
@@ -401,7 +402,7 @@ def _word(raw, at, length):  # type: ignore[no-untyped-def]
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
+    """The 32-bit varint at `at`, still zigzag-encoded, with its width in the low three bits; -1 if there is none."""
     if at >= end:
         return -1
     byte: cython.longlong = raw[at]

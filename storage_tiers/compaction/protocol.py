@@ -1,9 +1,9 @@
-"""Protocol between a broker and its cleaner process: one JSON object per line.
+"""The protocol between a broker and its cleaner process: one JSON object per line.
 
-The broker sends a request. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
-waits for the broker to continue after each. The broker replies before it swaps the files, so that the cleaner writes the next
-group meanwhile, but no further one. The cleaner requests segments of the bucket one by one, because only the broker can have
-them fetched. Its last answer is its counts, or an error.
+The broker sends a request. The cleaner replies with the offset that it reached, then with each group of rewritten segments.
+After each of these it waits for the broker's reply. The broker replies before it swaps the files, so that the cleaner writes
+the next group meanwhile, but no further one. The cleaner requests segments of the bucket one by one, because only the broker
+can have them fetched. The cleaner's last answer is its counts, or an error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_LINE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRequest:
-    """One cleaning. `producers` are the last records by producer id; `now_ms`, `delete_retention_ms` and `drops_below` are as
-    in CleaningRules. `map_bytes` and `map_load` bound the map of keys, `bytes_per_second` the bytes read and written; 0 and
-    less is no bound. `key` are 16 random bytes."""
+    """The request for one cleaning. `producers` are the last records by producer id; `now_ms`, `delete_retention_ms` and
+    `drops_below` are as in CleaningRules. `map_bytes` and `map_load` bound the map of keys, `bytes_per_second` the bytes read
+    and written (0 or less: no bound). `key` are 16 random bytes."""
 
     cleaning: CleaningJob
     producers: Mapping[int, LastRecord]
@@ -67,7 +67,8 @@ _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": Stora
 
 
 def encode_request(request: CleaningRequest) -> bytes:
-    """Encodes a request. Lets other threads run after every ROWS_A_CALL rows: a request may have a hundred thousand."""
+    """Encodes a request. Lets other threads run after every ROWS_A_CALL rows, because a request may have a hundred thousand
+    rows."""
     cleaning = request.cleaning
     fields: dict[str, Any] = {
         "directory": cleaning.directory,
@@ -165,12 +166,12 @@ def decode_answer(line: bytes) -> CleanerAnswer:
     return _ERRORS[said["error"]](said["message"])
 
 
-#: The broker's line that continues the cleaner.
+#: The broker's line that tells the cleaner to continue.
 CONTINUE = b"{}\n"
 
 
 def encode_path(path: str) -> bytes:
-    """The broker's line that continues the cleaner with the requested file."""
+    """The broker's line that tells the cleaner to continue, with the path of the requested file."""
     return _line({"path": path})
 
 

@@ -1,6 +1,6 @@
 """Compares two versions of one batch, from which compaction may have removed records.
 
-The local log and the bucket are cleaned independently, so one may have records that the other lacks. Neither is damaged. Pure.
+The local log and the bucket are cleaned independently, so one may have records that the other lacks, without damage. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from storage_tiers.records.decoder import Record, decode_batch, decode_control
 
 
 def are_of_one_batch(one: bytes, other: bytes) -> bool:
-    """Whether both can come from the same batch, in which a cleaning leaves all, some or none of the records. Each may lack
+    """Whether both can be versions of the same batch, of whose records a cleaning leaves all, some or none. Each may lack
     records of the other: one cleaning may have removed an expired tombstone, the other an older record of another key.
     CorruptRecord if one of them is damaged."""
     if one == other:

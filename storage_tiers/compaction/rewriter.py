@@ -5,10 +5,10 @@ No existing file is changed: the owner of the log swaps the files (`storage_tier
 sees the directory.
 
 Invariants: the CRC-32C of every batch is verified when it is read, so that damage never gets a new checksum. A rewritten group
-begins and ends at the offsets where its segments do. Its files are synced before they are reported. Memory holds the map, one
-chunk of reading and one of writing.
+begins and ends at the offsets where its segments do. The group's files are synced before the group is reported. Memory holds
+the map, one chunk of reading and one of writing.
 
-Not promised: that the log can use the files; it may have been truncated meanwhile.
+The log cannot use the files if it was truncated meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SIZE, _BASE_OFFSET, _NEXT_OFFSET = 1, 2, 3
 
 #: The least share of a map that keys may take.
 _LEAST_LOAD = 0.01
-#: The largest map: the same as that of one cleaner thread of Kafka.
+#: The largest map, in bytes, as for one cleaner thread of Kafka.
 MOST_MAP_BYTES = (1 << 31) - 1
 
 
@@ -57,10 +57,10 @@ class SourceSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningJob:
-    """The segments of one cleaning. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on
-    are read for keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the
-    segments. `is_remote`: the segments are the bucket's, fetched one by one when they are read, and their files are removed
-    afterwards; `directory` takes the rewritten ones."""
+    """The segments of one cleaning. `segments` are all segments from the oldest on, without a hole; those from offset
+    `dirty_start` on are read for keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions
+    that overlap the segments. `is_remote`: the segments are the bucket's, fetched one by one when they are read, and their
+    files are removed afterwards; `directory` gets the rewritten segments."""
 
     directory: str
     segments: Sequence[SourceSegment]
@@ -73,8 +73,8 @@ class CleaningJob:
 
 
 def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) -> OffsetMap:
-    """A map of at most `buffer_bytes`, and no larger than `records` need, but with room for a key. The system
-    allocates its memory as keys are added."""
+    """A map of at most `buffer_bytes`, no larger than `records` need, but with room for at least one key. The system allocates
+    its memory as keys are added."""
     load_factor = min(max(load_factor, _LEAST_LOAD), 1.0)
     most = min(buffer_bytes, MOST_MAP_BYTES) // SLOT_BYTES
     least, wanted = (int(keys / load_factor) + 2 for keys in (1, records))
@@ -84,8 +84,8 @@ def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) 
 
 
 class Rewriter:
-    """One cleaning. `counted` grows as it proceeds. `throttle` is called with every number of bytes read or written, and may
-    block. `fetch_segment` returns the path of a remote segment's bytes."""
+    """Runs one cleaning. `counted` grows as it proceeds. `throttle` is called with every number of bytes read or written, and
+    may block. `fetch_segment` returns the path of a remote segment's bytes."""
 
     def __init__(
         self,
@@ -112,10 +112,7 @@ class Rewriter:
 
     def _read_keys(self) -> int:
         cleaning = self._cleaning
-        # Transactions that end below `dirty_start` are left out: their markers are not read, so the producer's next
-        # transaction would count as aborted.
-        overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]
-        seen, reached = CleanedTransactions(overlapping), cleaning.dirty_start
+        seen, reached = CleanedTransactions(cleaning.aborted), cleaning.dirty_start
         for segment in cleaning.segments:
             if segment.end <= cleaning.dirty_start:
                 continue
@@ -148,8 +145,8 @@ class Rewriter:
         )
 
     def rewrite(self, rules: CleaningRules) -> Iterator[RewrittenSegment | None]:
-        """Writes the groups, oldest first, one at each step of the iterator; None for a segment of which every batch is kept
-        as it is. StorageError if the disk refuses, CorruptRecord for damage; the group's files are removed then."""
+        """Writes the groups, oldest first, one at each step of the iterator; None for a segment whose batches are all kept
+        unchanged. StorageError if the disk refuses, CorruptRecord for damage; the group's files are removed then."""
         seen = CleanedTransactions(self._cleaning.aborted)
         rest = deque(segment for segment in self._cleaning.segments if segment.base <= rules.latest)
         while rest:
@@ -186,7 +183,7 @@ class Rewriter:
         rules: CleaningRules,
         seen: CleanedTransactions,
     ) -> None:
-        """Adds to the group the batches of its last segment that are kept. `rest` are the segments behind that one."""
+        """Adds to the group the batches of its last segment that are kept. `rest` are the segments after that one."""
         segment_end = group.sources[-1].end
         # The last batch of a segment is cleaned alone: it may be kept although it is empty.
         plain_end = len(chunk.batches) - (chunk.batches[-1][_NEXT_OFFSET] >= segment_end)
@@ -269,8 +266,8 @@ class Rewriter:
 
 
 class _Group:
-    """Neighbouring segments, `sources`, that are cleaned into one, and its new files. `is_complete`: no further source joins.
-    `is_changed`: the batches written are not those of the sources."""
+    """Neighbouring segments, `sources`, that are cleaned into one new segment, and the files of the new one. `is_complete`: no
+    further source joins. `is_changed`: the batches written are not those of the sources."""
 
     def __init__(self, files: Files, cleaning: CleaningJob, base: int, throttle: Callable[[int], None]) -> None:
         self.sources: list[SourceSegment] = []
@@ -298,7 +295,7 @@ class _Group:
 
     def add(self, batch: memoryview | bytes) -> None:
         header = read_header(batch)
-        # An emptied batch keeps its timestamp for its producer's sake, and has no record that a search by time could find.
+        # An emptied batch keeps its timestamp for the producer state, but has no record that a search by time could find.
         timestamp = header.max_timestamp if header.count > 0 else NO_TIMESTAMP
         self.add_whole(batch, header.next_offset, timestamp)
 
@@ -319,8 +316,9 @@ class _Group:
         self._parts, self._waiting = [], 0
 
     def finish(self, aborted: Sequence[AbortedTransaction]) -> RewrittenSegment | None:
-        """Makes the new files durable; None, and no file, for one segment that cleaning leaves as it is. `aborted` become its
-        transaction index. OSError if the disk refuses, CorruptRecord if the segments lack batches at their end."""
+        """Makes the new files durable. Removes them and returns None for a single segment that cleaning leaves unchanged.
+        `aborted` become the new segment's transaction index. OSError if the disk refuses, CorruptRecord if the segments lack
+        batches at their end."""
         segment, group = self._segment, self.sources
         if segment.end != group[-1].end:
             raise CorruptRecord(f"{segment.path} ends at offset {segment.end}, not at {group[-1].end}")

@@ -3,8 +3,8 @@
 Data of an aborted transaction is removed at once. A marker may be removed once no batch of its transaction is left; until
 then the entries of abort markers form the transaction index of the rewritten segment.
 
-Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown;
-records from its last offset on never count as aborted with it, whether its marker is shown or not.
+Invariants: the caller passes batches and markers in offset order, and knows each aborted transaction from the start. Records
+from a transaction's last offset on never count as aborted with it, even if its marker is not passed.
 Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2. Pure.
 """
 
@@ -23,10 +23,10 @@ _first_offset = attrgetter("first_offset")
 
 
 def aborted_of(segments: Iterable[tuple[int, Iterable[AbortedTransaction]]]) -> list[AbortedTransaction]:
-    """The aborted transactions that segments of the bucket name: each item is a segment's end offset and its list, the oldest
-    first. A transaction whose marker is in none of these segments ends with the last segment that names it: the marker lies
-    beyond them, was removed with the records, or was lost with a disk. Later records of its producer belong to other
-    transactions."""
+    """The aborted transactions that segments of the bucket name. Each item is a segment's end offset and its list of aborted
+    transactions; the oldest segment comes first. A transaction whose marker is in none of these segments ends with the last
+    segment that names it: the marker lies beyond them, was removed with the records, or was lost with a disk. Later records of
+    its producer belong to other transactions."""
     found: dict[tuple[int, int], AbortedTransaction] = {}
     for end, aborted in segments:
         for each in aborted:
@@ -39,7 +39,7 @@ class CleanedTransactions:
     """`aborted` collects the index entries of the markers that are kept, until the caller takes them."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted` are all aborted transactions that overlap the log that is shown."""
+        """`aborted` are all aborted transactions that overlap the batches that are passed."""
         self.aborted: list[AbortedTransaction] = []
         self._expected = deque(sorted(set(aborted), key=_first_offset))
         #: By producer: its aborted transaction, and whether a batch of it was seen.
@@ -52,15 +52,15 @@ class CleanedTransactions:
         if not header.transactional:
             return False
         begun = self._aborting.get(header.producer_id)
-        if begun is None or header.base_offset >= begun[0].last_offset:  # they are of the producer's next transaction
+        if begun is None or header.base_offset >= begun[0].last_offset:  # the producer's next transaction
             self._committing.add(header.producer_id)
             return False
         self._aborting[header.producer_id] = (begun[0], True)
         return True
 
     def is_unneeded_marker(self, header: BatchHeader, kind: ControlKind | None, *, keep: bool) -> bool:
-        """Whether no batch of the transaction that this marker ends is left. `kind` is None for a control batch that an
-        earlier cleaning has emptied. With `keep` the marker is kept in any case, and its entry with it."""
+        """Whether the marker's transaction has no batch left. `kind` is None for a control batch that an earlier cleaning has
+        emptied. With `keep` the marker and its index entry are kept in any case."""
         self._begin(header.last_offset)
         if kind is None:
             return True

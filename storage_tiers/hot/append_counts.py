@@ -1,7 +1,8 @@
 """Counts the records and bytes appended to a log since it was opened, including records that have been removed since.
 
-The counts follow from the log end and the segments' sizes, so an append updates no counter. An operation that changes these
-without an append, such as a truncation or a swap of segments, reads `current` first and passes it to `set` afterwards.
+The counts follow from the log end and the segments' sizes, so an append updates no counter. An operation that changes the end
+or a size without an append, such as a truncation or a swap of segments, reads `current` first and passes it to `set`
+afterwards.
 """
 
 from __future__ import annotations

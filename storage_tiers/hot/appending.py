@@ -1,7 +1,7 @@
 """Appends to a hot log, one batch at a time as leader or fetched batches as follower, and rolls its segments.
 
-`append` determines the cost of the broker. It makes one gathered write, adds an index entry every few kilobytes, and otherwise
-only assigns numbers. Rare cases (a roll, a first batch, a failed write) have methods of their own.
+`append` is the broker's hot path: it makes one gathered write, adds an index entry every few kilobytes, and otherwise only
+assigns numbers. Rare cases (a roll, a first batch, a failed write) have methods of their own.
 
 Invariants: `_writable` is the newest segment once its indexes are in memory and no bytes follow its end in the file, else None;
 `_fd` and `_limits` belong to that segment. A thread's write past the log end is stopped before anything else changes the log.
@@ -32,8 +32,8 @@ _assigned = struct.Struct(">qii").pack
 
 
 class Appender:
-    """Appends to one log and advances its segments and end. `rolled` turns True when a segment is closed; its reader resets
-    it."""
+    """Appends to one log and advances its segments and end. `rolled` turns True when a segment is closed; the code that reads
+    it resets it."""
 
     __slots__ = (
         "_clock",
@@ -215,7 +215,7 @@ class Appender:
         self._limits.check_index_space(segment, self._settings)
 
     def _raise_refused(self, segment: Segment, error: OSError) -> NoReturn:
-        # A partial batch must not stay past the log end: a shorter batch could later leave its tail behind.
+        # A partial batch must not stay past the log end: the next batch may be shorter, and the tail would stay behind it.
         self._writable = None
         with contextlib.suppress(OSError):
             self._files.truncate(self._fd, segment.size)
@@ -275,15 +275,15 @@ class Appender:
                 f"{self._partition}: cannot begin a segment ({error}); free space, or repair or replace the disk"
             ) from error
         newest.close_indexes()
-        self._durability.closed(newest, self._end.producers.snapshot())
+        self._durability.closed(newest)
         self._segments.add(segment)
         self._writable = None
         self.rolled = True
         return segment.base
 
     def stop_write(self) -> None:
-        """Cancels a thread's write past the log end and truncates it away. Waits for at most one piece of it. StorageError if
-        the disk refuses."""
+        """Cancels a thread's write past the log end and truncates the written bytes. Waits for at most one piece of the write.
+        StorageError if the disk refuses."""
         write, self._write = self._write, None
         if write is None:
             return
@@ -310,7 +310,8 @@ class Appender:
 
     # --- changes of the log -------------------------------------------------------------------------------------------
     def reset_writable(self) -> None:
-        """Makes the next append prepare the newest segment again, which has changed or whose indexes have left memory."""
+        """Makes the next append prepare the newest segment again, because the segment has changed or its indexes have left
+        memory."""
         self._writable = None
 
     def reconfigure(self, settings: LogSettings) -> None:

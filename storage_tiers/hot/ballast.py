@@ -1,9 +1,9 @@
 """Reserved space on the disk: a file that is truncated when a full disk prevents the writes that would free space.
 
-An eviction first saves a manifest, and hiding records first saves a log start. Each write needs a few KiB that a full disk does
-not have, so without the ballast the disk would stay full for ever. Invariants: only writes through `FilesWithBallast` release
-it; it is recreated only if twice its size is free. Not promised: more than `BALLAST_BYTES` of space; a ballast on a disk
-that was full from the start.
+An eviction first saves a manifest, and a rise of log start first saves the new log start. These writes need a few KiB that a
+full disk does not have, so without the ballast the disk would stay full for ever. Invariants: only writes through
+`FilesWithBallast` release the ballast; it is recreated only if twice its size is free. A release frees at most `BALLAST_BYTES`.
+A disk that was full from the start has no ballast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_tiers.files import Buffer, Files
 T = TypeVar("T")
 
 FILE_NAME = "ballast"
-#: Largest size in bytes. It is also at most 1/SHARE of the data directory's disk.
+#: The ballast's largest size in bytes. The ballast also takes at most 1/SHARE of the data directory's disk.
 BALLAST_BYTES = 4 << 20
 SHARE = 64
 
@@ -65,7 +65,8 @@ class Ballast:
 
 
 class FilesWithBallast:
-    """Files for writes that lead to free space: on a full disk it releases the ballast and repeats the write once."""
+    """Files for writes that must precede a removal. A write that finds the disk full releases the ballast. If that freed space,
+    the write is repeated once."""
 
     def __init__(self, files: Files, ballast: Ballast) -> None:
         self._files = files

@@ -1,9 +1,9 @@
 """One batch that a thread writes past the log end, where nothing reads. `Appender.begin_write` creates the write,
 `finish_write` makes the batch part of the log, and `stop_write` cancels the write.
 
-Invariants: the batch header stays zero until the write is finished, so that recovery finds no batch there. The log leaves the
-file alone while a thread writes, because `stop` waits for the thread. Until then the write holds a counted descriptor, so that
-the descriptor's number cannot be reused for another file.
+Invariants: the batch header stays zero until the write is finished, so that recovery finds no batch there. The log changes the
+file only after `stop`, which waits for the thread. Until it is stopped or finished, the write holds a counted descriptor, so
+that the descriptor's number cannot be reused for another file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchWrite:
         self._batch = batch
         self._files = files
         self._stopped = False
-        # Popping it decides a race: either the thread starts to write, or `stop` comes before it.
+        # Popping the item decides a race: either the thread starts to write, or `stop` comes first.
         self._turn = [self]
         self._done = threading.Lock()
         self._done.acquire()

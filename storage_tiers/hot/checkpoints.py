@@ -2,8 +2,8 @@
 
 Formats are Kafka's (OffsetCheckpointFile version 0; CleanShutdownFileHandler): text that an operator can read. A checkpoint is
 replaced whole and atomically. A recovery point that is too low only costs time at start. A lost log start would bring deleted
-records back, so `write_offsets` returns only once the file is durable. Reading a damaged checkpoint raises an error; only a
-disk can cause that, and a node then rebuilds the offsets from its logs.
+records back, so `write_offsets` returns only once the file is durable. Reading a damaged checkpoint raises an error. Only the
+disk can damage one; the node then rebuilds the offsets from its logs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
 def write_clean_shutdown_marker(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:
     """Records that every log of the directory was closed cleanly. Write it last, once everything else is durable.
 
-    Not synced: losing the marker in a power loss costs a recovery and no record. OSError if the disk refuses.
+    The marker is not synced: losing it in a power loss costs a recovery and no record. OSError if the disk refuses.
     """
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
     fd = files.open(os.path.join(data_dir, CLEAN_SHUTDOWN), create=True, truncate=True)

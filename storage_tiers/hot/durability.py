@@ -4,13 +4,13 @@ Invariants: everything below `recovery_point` survives a power loss. `pending` l
 indexes exist only in memory. After a failed fsync nothing is flushed until the log is reopened, because a second fsync that
 succeeds proves nothing. `flush` defines the steps of a flush and their order.
 
-Not promised: indexes on disk after each flush. A flush that cannot write them still makes the log durable; a later one writes
-them.
+A flush that cannot write the indexes still makes the log durable; a later flush writes them.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from storage_tiers.errors import StorageError
 from storage_tiers.hot import layout, leader_epochs
@@ -24,8 +24,8 @@ from storage_tiers.types import EpochEntry, SharedFile
 
 
 class Durability:
-    """`recovery_point` is an offset. `snapshots` holds the producer snapshots; those of closed segments wait there for a
-    flush. `failure` is the error of a failed fsync, else None."""
+    """`recovery_point` is an offset. `snapshots` holds the producer snapshots; the snapshots of closed segments wait there for
+    a flush. `failure` is the error of a failed fsync, else None."""
 
     __slots__ = (
         "_directory",
@@ -68,9 +68,9 @@ class Durability:
         self.failure: OSError | None = None
 
     # --- changes of the log -------------------------------------------------------------------------------------------
-    def closed(self, segment: Segment, snapshot: bytes) -> None:
-        """Notes that `segment` was closed. The next one begins at the log end, where the producer state is `snapshot`."""
-        self.snapshots.pending[self._end.offset] = snapshot
+    def closed(self, segment: Segment) -> None:
+        """Notes that `segment` was closed. The next segment begins at the log end, with the present producer state."""
+        self.snapshots.take(self._end.offset, self._end.producers)
         self.pending.append(segment)
         self._names_dirty = True
 
@@ -111,8 +111,8 @@ class Durability:
 
     def gather(self, *, closing: bool) -> FlushTargets:
         """Prepares a flush of everything up to the log end. `closing` also writes the newest segment's indexes and producer
-        snapshot, so that the next start does not read it. No other flush may be in progress. StorageError once an fsync has
-        failed."""
+        snapshot, so that the next start does not read that segment. No other flush may be in progress. StorageError once an
+        fsync has failed."""
         if self.failure is not None:
             raise self._not_synced(self.failure)
         newest, end = self._segments.newest, self._end
@@ -123,12 +123,12 @@ class Durability:
             newest.load_indexes()
             newest.close_indexes()
             self.pending.append(newest)
-            self.snapshots.pending[end.offset] = end.producers.snapshot()
+            self.snapshots.take(end.offset, end.producers)
         writes = closing or bool(self.pending)
         epochs = end.epochs.below(end.offset) if writes else self._stored_epochs
-        small = [(self.snapshots.path(offset), content) for offset, content in self.snapshots.pending.items()]
+        small = self.snapshots.pending_files() if writes else []
         if epochs != self._stored_epochs:
-            small.append((os.path.join(self._directory, layout.EPOCHS), leader_epochs.encode(epochs)))
+            small.append((os.path.join(self._directory, layout.EPOCHS), partial(leader_epochs.encode, epochs)))
         self._flushing = FlushTargets(
             self._files,
             self._directory,
@@ -136,11 +136,11 @@ class Durability:
             upto=end.offset,
             logs=logs,
             closed=tuple(self.pending),
-            small=small if writes else (),
+            small=small,
             names=self._names_dirty,
             newest_base=newest.base,
             epochs=epochs,
-            snapshots=tuple(self.snapshots.pending) if writes else (),
+            snapshots=self.snapshots.pending if writes else (),
         )
         return self._flushing
 
@@ -180,7 +180,5 @@ class Durability:
             segment.drop_indexes()
         self.pending = [segment for segment in self.pending if segment not in targets.closed]
         self._stored_epochs = targets.epochs
-        for offset in targets.snapshots:
-            self.snapshots.pending.pop(offset, None)
-            self.snapshots.stored.add(offset)
+        self.snapshots.written(targets.snapshots)
         return bool(targets.closed) and newest is targets.closed[-1]

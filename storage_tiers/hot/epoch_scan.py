@@ -1,7 +1,7 @@
 """Reads leader epochs from a log's batches, to rebuild the epoch history when its file is lost.
 
-Reads headers only. Reading may run in any thread; `release` runs on the event loop, where descriptors are counted.
-Not promised: epochs of batches that have left the disk; a sidecar in the bucket holds those.
+Reads headers only. Reading may run in any thread; `release` runs on the event loop, where descriptors are counted. The scan
+does not find the epochs of batches that have left the disk; a sidecar in the bucket holds those.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EpochScan:
         self._spans = list(spans)
 
     def after(self, epochs: Iterable[EpochEntry]) -> tuple[EpochEntry, ...]:
-        """`epochs`, continued by those of the batches. Blocking; OSError if the disk refuses."""
+        """`epochs`, followed by the epochs of the batches. Blocking; OSError if the disk refuses."""
         known = LeaderEpochs(epochs)
         for file, position, size in self._spans:
             read_epochs(file.fd, position, size, known)

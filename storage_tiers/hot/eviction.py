@@ -1,10 +1,10 @@
 """The removal of one segment's files after it has left the log.
 
-Order, each step before the next, and all of them before the next segment is evicted: `sync` in any thread; `finish` on the
-event loop; `free` in any thread. A power loss must not restore an older segment without its successor, because the hole between
-them would go unnoticed. The next start removes the other files of a segment whose log is gone.
+The steps run in this order, and all of them before the next segment is evicted: `sync` in any thread; `finish` on the event
+loop; `free` in any thread. A power loss must not restore an older segment without its successor, because the hole between them
+would go unnoticed. The next start removes the other files of a segment whose log is gone.
 
-Not promised: a retry of a failed step. The segment is gone; the next start removes what remains of it.
+A failed step is not retried: the segment has left the log, and the next start removes the files that remain.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The identity of a file or directory: tells the original from a copy, a restored backup or a move to another disk.
 
-An identity is device, inode and birth time. The birth time comes from statx(2), because Python's `os.stat` omits it. Where the
-kernel, C library or file system reports none it is None, and a copy that gets the same device and inode goes undetected.
+An identity is device, inode and birth time. The birth time comes from statx(2), because Python's `os.stat` omits it. It is None
+where the kernel, C library or file system reports none; a copy that gets the same device and inode then goes undetected.
 
-Not promised, even with birth times: detecting a volume whose snapshot was restored as a whole, or a file whose bytes were
-replaced in place.
+Even birth times do not reveal a volume whose snapshot was restored as a whole, or a file whose bytes were replaced in place.
 """
 
 from __future__ import annotations

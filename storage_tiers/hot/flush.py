@@ -1,6 +1,7 @@
 """Makes a partition's log durable off the event loop: the loop gathers what to sync, any thread may sync it.
 
-One flush covers every append made before it was gathered; appends continue meanwhile. Order, each step before the next:
+One flush covers every append made before it was gathered; appends continue meanwhile. The steps, each of which ends before the
+next begins:
 
 1. the bytes of the logs;
 2. time and transaction indexes of closed segments, producer snapshots and the epoch history, each under a temporary
@@ -31,8 +32,9 @@ log = logging.getLogger(__name__)
 class FlushTargets:
     """One flush. `HotLog.begin_flush` gathers it, one thread calls `sync` once, `HotLog.finish_flush` applies it.
 
-    `logs` are counted descriptors, `closed` the segments whose indexes it writes, `small` the (path, content) of other files,
-    `names` whether the directory needs an fsync, `snapshots` the offsets of producer snapshots in `small`."""
+    `logs` are counted descriptors, `closed` the segments whose indexes it writes, `small` the paths of other files, each with a
+    function that returns its content, `names` whether the directory needs an fsync, `snapshots` the offsets of producer
+    snapshots in `small`."""
 
     __slots__ = (
         "_directory",
@@ -62,7 +64,7 @@ class FlushTargets:
         upto: int,
         logs: Sequence[SharedFile],
         closed: Sequence[Segment],
-        small: Sequence[tuple[str, bytes]],
+        small: Sequence[tuple[str, Callable[[], bytes]]],
         names: bool,
         newest_base: int,
         epochs: tuple[EpochEntry, ...],
@@ -70,9 +72,9 @@ class FlushTargets:
     ) -> None:
         self._files = files
         self._directory = directory
-        #: Offset below which everything was durable before.
+        #: Offset below which everything was durable before this flush.
         self._durable = durable
-        #: Offset below which everything is durable afterwards.
+        #: Offset below which everything is durable after this flush.
         self.upto = upto
         self.logs = logs
         self.closed = closed
@@ -124,8 +126,8 @@ class FlushTargets:
         return True
 
     def _write_small_files(self) -> None:
-        for path, content in self.small:
-            self._files.rename(stage_file(self._files, path, content), path)
+        for path, made in self.small:
+            self._files.rename(stage_file(self._files, path, made()), path)
         for segment in self.closed:
             for path, content in segment.encode_time_and_transactions():
                 self._files.rename(stage_file(self._files, path, content), path)

@@ -5,11 +5,12 @@ Byte formats are Kafka's: `.index` entries of 8 bytes (offset relative to the ba
 the batch that begins at its position; a time entry says that no earlier batch has a larger maximum timestamp.
 
 The newest segment's indexes live in memory (`OffsetIndex`, `TimeIndex`) and are written whole when the segment is closed and
-synced; after a crash before that, recovery rebuilds them from the log. Those of closed segments are searched on disk
+synced; after a crash before that, recovery rebuilds them from the log. The indexes of closed segments are searched on disk
 (`StoredOffsetIndex`, `StoredTimeIndex`) with a few small reads, so that history costs no memory.
 
-Not promised: a checksum (Kafka's format has none). `sound` detects a file of another segment. A truncated or zeroed offset
-index is harmless, because each remaining entry leads to a batch at or before the one wanted. The other indexes are synced.
+The files have no checksum, because Kafka's format has none. `sound` detects a file of another segment. A truncated or zeroed
+offset index is harmless, because each remaining entry leads to a batch at or before the one wanted. The other indexes are
+synced.
 """
 
 from __future__ import annotations

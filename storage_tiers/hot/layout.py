@@ -1,7 +1,7 @@
 """Names inside a data directory, as in Kafka.
 
 `<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed ends in
-`-delete` or `-stray`, a file in `.deleted`. A `.tmp` file is one whose rename a crash prevented. The files of a rewritten
+`-delete` or `-stray`, a file in `.deleted`. A `.tmp` file is left by a crash before its rename. The files of a rewritten
 segment end in `.cleaned` until they replace others. The next start removes all of these, with two exceptions: `-stray`, which
 an operator may want to inspect, and the `.cleaned` files that a `.swap` names, because that swap was prepared and is completed.
 """
@@ -18,6 +18,8 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+#: The batches that a snapshot omits (`earlier_batches`). Kafka does not know this file, and ignores it.
+BATCHES = ".batches"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
 CLEANED = ".cleaned"
@@ -32,7 +34,7 @@ COMPANIONS = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 #: Longest file name that common file systems allow, in bytes.
 MAX_NAME = 255
 
-_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.batches)")
 _PARTITION = re.compile(r"(.+)-(\d+)")
 _REMOVAL_NAME = re.compile(r"(.+)-(\d+)\.[0-9a-f]+-(delete|stray)")
 

@@ -1,10 +1,10 @@
 """The leader epoch history: which leader wrote which offsets, for epoch-based truncation (KIP-101, KIP-279).
 
-Invariant: epochs and start offsets both rise strictly. Pure but for `read_checkpoint`; the log decides when to write the text.
+Invariant: epochs and start offsets both rise strictly. Pure but for `read_checkpoint`; the log decides when to write the file.
 Kafka: LeaderEpochFileCache, `leader-epoch-checkpoint` version 0.
 
-Not promised: that an entry has records. An epoch that began at the log end and wrote nothing stays until a later one begins at
-the same offset, or a truncation drops it.
+An entry may have no records: an epoch that began at the log end and wrote nothing stays until a later one begins at the same
+offset, or a truncation drops it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LeaderEpochs:
         return True
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that offset `offset` was, or would be, written in; NO_EPOCH before the first."""
+        """The epoch under which `offset` was or would be written; NO_EPOCH before the first epoch."""
         index = bisect.bisect_right(self._entries, offset, key=_start)
         return self._entries[index - 1].epoch if index else NO_EPOCH
 
@@ -78,7 +78,7 @@ class LeaderEpochs:
         self.latest = entries[-1].epoch if entries else NO_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets epochs that ended at or before `start_offset`; the one that contains it then begins there."""
+        """Forgets epochs that ended at or before `start_offset`; the epoch that contains `start_offset` then begins there."""
         index = bisect.bisect_right(self._entries, start_offset, key=_start)
         if index:
             self._entries[:index] = [EpochEntry(self._entries[index - 1].epoch, start_offset)]

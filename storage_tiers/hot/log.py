@@ -5,11 +5,12 @@ durable; readers hold counted descriptors, so their bytes survive an eviction or
 appends; all others are closed.
 
 A log consists of `Segments`, the `LogEnd`, an `Appender`, a `LogReader`, `Durability` and `Swapping`, each with its own state
-and invariant. This module holds the operations that change several of them: opening, closing, truncating, starting over and
-evicting.
+and invariant. This module holds the operations that change several of these parts: opening, closing, truncating, starting over
+and evicting.
 
-Everything but `FlushTargets.sync` runs on the event loop. Not promised: durability of an append before a flush that started
-after it; persistence of the log start, which the data directory's checkpoint provides.
+All calls for an open log run on the event loop; `open` and `close` may run in a thread. The objects that the log returns for a
+flush, a swap or an eviction say which of their steps a thread may run. An append is durable only after a flush that began after
+it. The log does not store its log start: the data directory's checkpoint has it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from storage_tiers.types import EpochEntry, TimestampOffset
 
 
 class HotLog:
-    """Create it with `HotLog.open`. `appender` appends, `reader` reads, `end` holds epochs and producer state,
-    `swapping` swaps segments for rewritten ones. `log_start_offset` hides the records below it and may be above or below the
-    first segment's base; `raise_log_start` moves it. `cuts` describes, one sentence each, what recovery removed."""
+    """Create it with `HotLog.open`. `appender` appends, `reader` reads, `end` holds epochs and producer state, `swapping` swaps
+    segments for rewritten ones. `log_start_offset` hides the records below it and may be above or below the first segment's
+    base; `raise_log_start` moves it. `cuts` has a sentence for each part that recovery removed."""
 
     __slots__ = (
         "_clock",
@@ -242,7 +243,7 @@ class HotLog:
         return self.reader.offset_for_timestamp(timestamp, self.log_start_offset)
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The record with the largest timestamp, the first of them by offset; None if no record has one."""
+        """The record with the largest timestamp, the first one if several have it; None if no record has a timestamp."""
         return self.reader.max_timestamp(self.log_start_offset)
 
     # --- epochs -------------------------------------------------------------------------------------------------------
@@ -258,8 +259,8 @@ class HotLog:
         self.end.epochs.assign(epoch, self.end.offset)
 
     def replace_epochs(self, epochs: tuple[EpochEntry, ...]) -> None:
-        """Replaces a history that is missing or truncated. The next flush of a closed segment or the next clean stop writes it
-        to disk; a start before that rebuilds it."""
+        """Replaces a history that is missing or truncated. The next flush of a closed segment or the next clean stop writes the
+        new history to disk; a start before then rebuilds it."""
         self.end.epochs = LeaderEpochs(epochs)
         self.end.epochs.truncate_from_start(self.log_start_offset)
 
@@ -318,7 +319,7 @@ class HotLog:
         old bytes from new ones by the epoch."""
         segments, end = self._segments, self.end
         if offset >= end.offset:
-            # As in Kafka: an epoch that this node began and wrote nothing in would contradict the next leader's.
+            # As in Kafka: an epoch that this node began, but in which it wrote nothing, would contradict the next leader's.
             end.epochs.truncate_from_end(end.offset)
             return
         if offset <= segments.all[0].base:
@@ -351,16 +352,17 @@ class HotLog:
             raise StorageError(f"{self.partition}: cannot truncate ({error}); repair or replace the disk") from error
         segments.cut_after(newest)
         self.appender.reset_writable()
-        self._durability.cut(newest)
         end.offset = newest.end
         end.epochs.truncate_from_end(newest.end)
         end.producers = self.reader.producers_at(newest.end)
         self._counts.set(*appended)
+        try:
+            self._durability.cut(newest)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: cannot truncate ({error}); repair or replace the disk") from error
 
     def _state_below(self, offset: int) -> bytes:
-        return (
-            self.reader.state_at(offset) if offset == self._segments.all[0].base else ProducerStateManager().snapshot()
-        )
+        return self.reader.state_at(offset) if offset == self._segments.all[0].base else ProducerStateManager().state()
 
     def truncate_fully_and_start_at(
         self,
@@ -370,14 +372,16 @@ class HotLog:
         producer_state: bytes | None = None,
         log_start_offset: int | None = None,
     ) -> None:
-        """Discards everything and starts at `offset` with the given epoch history and producer snapshot.
+        """Discards everything and starts at `offset` with the given epoch history and producer state.
 
-        Log start rises to `offset`, or to `log_start_offset` where another tier holds the records in between. A power loss on
-        the way leaves a contiguous part of the old log, or an empty log at log start. StorageError if a disk operation fails.
+        Log start rises to `offset`, or to `log_start_offset` where another tier holds the records in between. A power loss at
+        any point leaves a contiguous part of the old log, or an empty log at log start. StorageError if a disk operation fails,
+        CorruptRecord if the producer state is damaged or of a later offset.
         """
-        state = self.end.producers.snapshot() if producer_state is None else producer_state
+        state = self.end.producers.state() if producer_state is None else producer_state
         max_producers, now_ms = self.settings.max_producers, self._clock.steady_ms()
         restored = ProducerStateManager.restore(state, now_ms=now_ms, max_producers=max_producers)
+        restored.check_below(offset)
         with contextlib.suppress(StorageError):  # the file is removed anyway
             self.appender.stop_write()
         self._settle_flush()
@@ -387,7 +391,7 @@ class HotLog:
             self._discard()
             for path, content in (
                 (os.path.join(self.directory, layout.EPOCHS), leader_epochs.encode(epochs)),
-                (self._durability.snapshots.path(offset), state),
+                *self._durability.snapshots.files(offset, state),
             ):
                 self.files.rename(stage_file(self.files, path, content), path)
             # The old names must be gone and the new state durable before the new log's name appears.
@@ -408,7 +412,7 @@ class HotLog:
 
     def _discard(self) -> None:
         """Removes all segments, beginning with the index names that make recovery trust them. Recovery truncates an untrusted
-        log at its first hole; a trusted one with a hole would go unnoticed."""
+        log at its first hole; a hole in a trusted log would go unnoticed."""
         segments = self._segments.all
         for segment in segments:
             with contextlib.suppress(FileNotFoundError):
@@ -434,8 +438,8 @@ class HotLog:
         """Removes the oldest segment from the log if it is closed and ends at or below `offset`. Returns None
         otherwise, and while segments are swapped.
 
-        The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
-        steps of the returned eviction before the next call. StorageError if a disk operation fails."""
+        The caller first needs a durable manifest that references the segment (I3), or a durable log start above it. The caller
+        completes all steps of the returned eviction before the next call. StorageError if a disk operation fails."""
         segments = self._segments
         oldest = segments.all[0]
         if len(segments.all) == 1 or oldest.end > offset or self.swapping.is_under_way:

@@ -6,16 +6,20 @@ followed by 0); a new epoch begins at sequence 0; an older epoch is refused. An 
 because retention may have removed its records. A transaction is unstable from its first offset until its marker is below the
 high watermark.
 
-`check` decides and only updates the producer's last-seen time; `update` records a written batch. At most `max_producers` are
-remembered. Beyond that, the producer that wrote longest ago and has no open transaction is forgotten. The choice depends only
-on the order of the batches, so replaying the log yields the same state.
+`check` decides whether a batch may be appended, and changes only the producer's last-seen time. `update` records a written
+batch. At most `max_producers` are remembered. Beyond that, the producer that wrote longest ago and has no open transaction is
+forgotten. The choice depends only on the order of the batches, so replaying the log yields the same state.
 
-A transaction under an older epoch than its producer's has lost its marker, because a coordinator ends a transaction in every
-partition before the next epoch begins. Nothing of the later epoch joins it, and no marker of a later transaction decides it.
-Kafka's broker lets both happen, and so commits aborted records, or aborts committed ones.
+A transaction that is still open when its producer writes under a newer epoch has lost its marker, because a coordinator ends a
+transaction in every partition before the next epoch begins. Nothing of the later epoch joins it, and no marker of a later
+transaction decides it. Kafka's broker lets both happen, and so commits aborted records, or aborts committed ones.
 
-Four differences from Kafka: the one above; producers expire by when they last wrote, not by their records' timestamps
-(otherwise importing old records would disable deduplication); loading drops no producer for its age; their number is bounded.
+`snapshot` is Kafka's format, with the newest batch of each producer. `state` is the snapshot followed by the earlier batches
+(`earlier_batches`), so that a restart and another leader know every batch that a producer may repeat.
+
+Four differences from Kafka: the handling of lost markers; producers expire by their last write, not by their records'
+timestamps (else importing old records would disable deduplication); loading drops no producer for its age; their number is
+bounded.
 """
 
 from __future__ import annotations
@@ -33,13 +37,14 @@ from storage_tiers.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from storage_tiers.hot import earlier_batches
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import FENCING_EPOCH, NO_TIMESTAMP
 
 #: Batches remembered per producer: the largest `max.in.flight.requests.per.connection` with idempotence.
 REMEMBERED_BATCHES = 5
-#: Default bound of remembered producers: about 10 MB of memory, and 1 MB in a sidecar.
+#: Default bound of remembered producers: about 10 MB of memory, and 3.5 MB in a sidecar.
 MAX_PRODUCERS = 20_000
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -80,7 +85,7 @@ _NO_BATCH = RememberedBatch(NO_SEQUENCE, -1, 0, NO_TIMESTAMP)
 
 
 class CompletedTransaction(NamedTuple):
-    """One ended transaction. `last_offset` is its marker's; `last_stable_offset` is the LSO after it ended."""
+    """One ended transaction. `last_offset` is the offset of its marker; `last_stable_offset` is the LSO after it ended."""
 
     producer_id: int
     first_offset: int
@@ -125,12 +130,12 @@ class ProducerStateManager:
     __slots__ = ("_forgotten", "_newest", "_open", "_unreplicated", "max_producers", "producers")
 
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
-        #: The entries by producer id, in the order of their last batches. Read-only for others (DescribeProducers).
+        #: The entries by producer id, in the order of their last batches. Read-only for callers (DescribeProducers).
         self.producers: OrderedDict[int, ProducerEntry] = OrderedDict()
         self.max_producers = max_producers
         self._forgotten = 0
         self._newest = -1
-        # First offset -> producer id, in the order of first offsets: they begin at the log end.
+        # First offset -> producer id, in the order of first offsets, because transactions begin at the log end.
         self._open: dict[int, int] = {}
         # First offset -> marker's offset, of transactions whose marker may not be replicated yet.
         self._unreplicated: dict[int, int] = {}
@@ -171,8 +176,8 @@ class ProducerStateManager:
     ) -> None:
         """Checks a coordinator's marker. InvalidProducerEpoch, or TransactionCoordinatorFenced for a zombie coordinator.
 
-        From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one. It is
-        one above its transaction's epoch, or FENCING_EPOCH: a marker of any other epoch belongs to a later transaction.
+        From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, unless the marker is a repetition.
+        It is one above its transaction's epoch, or FENCING_EPOCH: a marker of any other epoch belongs to a later transaction.
         """
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -200,9 +205,9 @@ class ProducerStateManager:
             self._check_epoch(producer_id, epoch, entry)
 
     def check_decided(self, producer_id: int, epoch: int, *, below: int = 1 << 63) -> None:
-        """NotEnoughReplicas, which every producer retries, if a transaction under an older epoch is open that began below
-        this offset. Its marker is lost, or still on its way if the coordinator has not been asked for the later transaction.
-        Nothing may join the open transaction until it is decided."""
+        """NotEnoughReplicas, which every producer retries, if a transaction under an older epoch is open that began before
+        `below`. The marker is lost, or is on its way if the coordinator has not verified the later transaction. Nothing may
+        join the open transaction until it is decided."""
         entry = self.producers.get(producer_id)
         if entry is not None and 0 <= entry.transaction_start < below and entry.epoch < epoch:
             raise NotEnoughReplicas(
@@ -267,8 +272,7 @@ class ProducerStateManager:
         return entry
 
     def _make_room(self) -> None:
-        """Forgets the oldest producer. One with an open transaction counts as newest; if all have one, the bound is
-        exceeded."""
+        """Forgets the oldest producer without an open transaction. If all have one, the bound is exceeded."""
         for _ in range(len(self.producers)):
             producer_id, entry = self.producers.popitem(last=False)
             if entry.transaction_start >= 0:
@@ -279,7 +283,7 @@ class ProducerStateManager:
                 return
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Marks transactions whose markers are below the high watermark, and so replicated, as stable."""
+        """Marks transactions as stable if their markers are below the high watermark, and so replicated."""
         done = [first for first, last in self._unreplicated.items() if last < high_watermark]
         for first in done:
             del self._unreplicated[first]
@@ -307,7 +311,8 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The last stable offset if it is below the high watermark, else None. Records from it on are not yet committed."""
+        """The first offset of the oldest transaction that is open, or whose marker may not be replicated yet; None if there is
+        none. The last stable offset is this offset, or the high watermark if that is lower."""
         first = next(iter(self._open), None)
         if not self._unreplicated:
             return first
@@ -324,6 +329,12 @@ class ProducerStateManager:
         producer_id = self.first_undecided_producer
         entry = None if producer_id is None else self.producers.get(producer_id)
         return entry is not None and now_ms - entry.seen_ms > most_ms
+
+    def check_below(self, offset: int) -> None:
+        """Raises CorruptRecord if this is the state at a later offset: a batch that the log lacks would pass for stored."""
+        for producer_id, entry in self.producers.items():
+            if (reached := max(entry.last_offset, entry.transaction_start)) >= offset:
+                raise CorruptRecord(f"the producers are of a later offset than {offset}: {producer_id} has {reached}")
 
     def take_forgotten(self) -> int:
         """Number of producers forgotten for exceeding `max_producers` since the last call."""
@@ -349,7 +360,7 @@ class ProducerStateManager:
         """
         entries = bytearray(_COUNT.size + len(self.producers) * _SNAPSHOT_ENTRY.size)
         _COUNT.pack_into(entries, 0, len(self.producers))
-        # Runs on the event loop at each roll: with plain variables it takes 0.3 µs a producer.
+        # Runs on the event loop at each roll: with plain variables it takes 0.3 µs per producer.
         at, pack = _COUNT.size, _SNAPSHOT_ENTRY.pack_into
         for producer_id, e in sorted(self.producers.items()):
             sequence, offset, delta, _ = e.batches[-1] if e.batches else _NO_BATCH
@@ -368,12 +379,23 @@ class ProducerStateManager:
             at += _SNAPSHOT_ENTRY.size
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(entries)) + entries
 
+    def earlier(self) -> earlier_batches.Earlier:
+        """The batches that `snapshot` omits. Costs little on the event loop; a thread may encode the batches."""
+        return [(producer_id, e.batches[:-1]) for producer_id, e in self.producers.items() if len(e.batches) > 1]
+
+    def state(self) -> bytes:
+        """The snapshot, followed by the earlier batches if there are any. Equal states have equal bytes."""
+        snapshot, earlier = self.snapshot(), self.earlier()
+        return snapshot + (earlier_batches.encode(earlier, snapshot_crc(snapshot)) if earlier else b"")
+
     @classmethod
     def restore(cls, content: bytes, *, now_ms: int, max_producers: int = MAX_PRODUCERS) -> ProducerStateManager:
-        """The state that `snapshot` wrote; every producer's last-seen time becomes `now_ms`. CorruptRecord if damaged."""
-        check_snapshot(content)
+        """The state that `snapshot` or `state` wrote; every producer's last-seen time becomes `now_ms`. CorruptRecord if
+        damaged."""
+        snapshot, earlier = split_state(content)
+        check_snapshot(snapshot)
         state = cls(max_producers)
-        rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :])
+        rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[_SNAPSHOT_HEAD.size :])
         for fields in sorted(rows, key=_last_offset):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = fields
             entry = state.producers[producer_id] = ProducerEntry(epoch, now_ms)
@@ -382,29 +404,67 @@ class ProducerStateManager:
             entry.transaction_start = transaction_start
             if offset >= 0:
                 entry.batches.append(RememberedBatch(sequence, offset, delta, timestamp))
+        if earlier:
+            state.add_earlier(earlier, snapshot_crc(snapshot))
         pending = ((e.transaction_start, p) for p, e in state.producers.items() if e.transaction_start >= 0)
         state._open = dict(sorted(pending))
         return state
 
+    def add_earlier(self, earlier: bytes, crc: int) -> None:
+        """Adds the encoded earlier batches of the snapshot from which the state was restored; `crc` is the snapshot's.
+        CorruptRecord if they are damaged or belong to another snapshot."""
+        found: dict[int, list[RememberedBatch]] = {}
+        for producer_id, fields in earlier_batches.decode(earlier, crc):
+            found.setdefault(producer_id, []).append(RememberedBatch._make(fields))
+        for producer_id, batches in found.items():
+            entry = self.producers.get(producer_id)
+            batches += entry.batches if entry is not None else ()
+            if entry is None or not 1 < len(batches) <= REMEMBERED_BATCHES or not _follow_one_another(batches):
+                raise CorruptRecord(f"the earlier batches of producer {producer_id} contradict the snapshot")
+        for producer_id, batches in found.items():
+            self.producers[producer_id].batches = batches
+
+
+def _follow_one_another(batches: list[RememberedBatch]) -> bool:
+    reached = -1
+    for _, last_offset, delta, _ in batches:
+        if not reached < last_offset - delta <= last_offset:
+            return False
+        reached = last_offset
+    return True
+
 
 def end_transactions(content: bytes) -> bytes:
-    """Removes the open transactions of a snapshot: they have ended, and their markers are gone. CorruptRecord if damaged."""
-    check_snapshot(content)
-    changed = bytearray(content)
-    for end in range(_SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size, len(content) + 1, _SNAPSHOT_ENTRY.size):
+    """Removes the open transactions of a state: they have ended, and their markers are gone. CorruptRecord if damaged."""
+    snapshot, earlier = split_state(content)
+    check_snapshot(snapshot)
+    changed = bytearray(snapshot)
+    for end in range(_SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size, len(changed) + 1, _SNAPSHOT_ENTRY.size):
         _TRANSACTION_START.pack_into(changed, end - _TRANSACTION_START.size, -1)
-    _SNAPSHOT_HEAD.pack_into(
-        changed,
-        0,
-        _SNAPSHOT_VERSION,
-        crc32c(memoryview(changed)[_SNAPSHOT_CRC_FROM:]),
-        _SNAPSHOT_HEAD.unpack_from(content)[2],
-    )
-    return bytes(changed)
+    crc, count = crc32c(memoryview(changed)[_SNAPSHOT_CRC_FROM:]), _SNAPSHOT_HEAD.unpack_from(snapshot)[2]
+    _SNAPSHOT_HEAD.pack_into(changed, 0, _SNAPSHOT_VERSION, crc, count)
+    if earlier:
+        tuple(earlier_batches.decode(earlier, snapshot_crc(snapshot)))  # raises if they are damaged
+        earlier = earlier_batches.sealed(earlier_batches.counted_part(earlier), crc)
+    return bytes(changed) + earlier
 
 
-def check_snapshot(content: bytes) -> int:
-    """The number of producers in a snapshot. CorruptRecord if its bytes are damaged."""
+def split_state(content: bytes) -> tuple[bytes, bytes]:
+    """The snapshot and the earlier batches, empty if there are none. Checks neither."""
+    if len(content) < _SNAPSHOT_HEAD.size:
+        return content, b""
+    count = _SNAPSHOT_HEAD.unpack_from(content)[2]
+    size = _SNAPSHOT_HEAD.size + max(0, count) * _SNAPSHOT_ENTRY.size
+    return content[:size], content[size:]
+
+
+def snapshot_crc(snapshot: bytes) -> int:
+    """The CRC-32C of a snapshot's entries, as its header states it."""
+    return int(_SNAPSHOT_HEAD.unpack_from(snapshot)[1])
+
+
+def check_snapshot(content: bytes) -> None:
+    """Raises CorruptRecord if the bytes of a snapshot are damaged."""
     if len(content) < _SNAPSHOT_HEAD.size:
         raise CorruptRecord(f"a producer snapshot has {_SNAPSHOT_HEAD.size} bytes or more, not {len(content)}")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
@@ -412,7 +472,13 @@ def check_snapshot(content: bytes) -> int:
         raise CorruptRecord(f"the producer snapshot (version {version}) fails its CRC-32C")
     if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptRecord(f"the producer snapshot says it has {count} entries in {len(content)} bytes")
-    return int(count)
+
+
+def written_below(content: bytes) -> int:
+    """The offset after the newest batch in a snapshot, 0 without one. Raises CorruptRecord if its bytes are damaged."""
+    check_snapshot(content)
+    rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :])
+    return 1 + max((max(_last_offset(row), row[-1]) for row in rows), default=-1)
 
 
 def _last_offset(row: tuple[int, ...]) -> int:

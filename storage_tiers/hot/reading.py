@@ -3,7 +3,7 @@
 Invariant: an answer holds a counted descriptor, so its bytes survive an eviction or truncation. Reading changes only which
 closed segments keep their descriptors and which producer snapshots are on disk.
 
-Not promised: hiding records above the high watermark; the caller passes the offset it may read up to.
+Records above the high watermark are not hidden here: the caller passes the offset up to which it may read.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class LogReader:
         return None
 
     def max_timestamp(self, log_start: int) -> TimestampOffset | None:
-        """The record from `log_start` on with the largest timestamp, the first of them by offset; None if no record has one."""
+        """The record from `log_start` on with the largest timestamp, the first one if several have it; None if no record has a
+        timestamp."""
         best: TimestampOffset | None = None
         for segment in self._segments.all:
             if segment.end > log_start and (best is None or segment.newest().timestamp > best.timestamp):
@@ -155,13 +156,13 @@ class LogReader:
 
     def aborted_reader(self, start: int, end: int) -> Callable[[], list[AbortedTransaction]]:
         """Returns a function that does the same as `aborted_transactions` in any thread, on the present segments. A segment
-        that is gone when it is called adds none."""
+        that is gone when the function is called adds none."""
         return partial(_aborted, tuple(self._segments.since(start)), start, end)
 
     def offload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> OffloadSource | None:
         """The whole batches of one segment, from the one that holds `start`, that end at or before `end_limit`.
 
-        Only closed segments, unless `include_active`. None if there are no such batches.
+        Looks at closed segments only, unless `include_active`. None if there are no such batches.
         """
         for segment in self._segments.since(start):
             if segment is self._segments.newest and not include_active:
@@ -182,9 +183,9 @@ class LogReader:
 
     # --- producers ----------------------------------------------------------------------------------------------------
     def state_at(self, offset: int) -> bytes:
-        """The producer snapshot at exactly `offset` (a batch boundary in [local start, log end])."""
+        """The producer state at exactly `offset` (a batch boundary in [local start, log end])."""
         producers = self._end.producers if offset == self._end.offset else self.producers_at(offset)
-        return producers.snapshot()
+        return producers.state()
 
     def producers_at(self, offset: int) -> ProducerStateManager:
         """The producer state after the batches before `offset`, read from snapshots and segments."""
@@ -195,12 +196,13 @@ class LogReader:
             for segment in segments.all:
                 segments.was_read(segment)
 
-    def snapshot_path(self, offset: int) -> str:
-        """The path of the producer snapshot at `offset`, whether it exists or not (`snapshots.is_sound`)."""
-        return self._snapshots.path(offset)
+    def snapshot_paths(self, offset: int) -> tuple[str, str]:
+        """The paths of the producer snapshot at `offset` and of its earlier batches, whether they exist or not
+        (`snapshots.is_sound`)."""
+        return self._snapshots.paths(offset)
 
     def write_snapshot(self, offset: int) -> None:
-        """Writes the producer snapshot at exactly `offset` (see `state_at`). StorageError if the disk refuses."""
+        """Writes the producer state at exactly `offset` (see `state_at`). StorageError if the disk refuses."""
         try:
             self._snapshots.write(offset, self.state_at(offset))
         except OSError as error:

@@ -5,18 +5,18 @@ crash a prefix of the segments is trusted: those below the recovery point whose 
 the whole segment is durable). The rest is read with CRCs and truncated at the first batch
 
 - that is invalid (length, magic, CRC), or
-- whose base offset is below the expected one (a gap inside a segment is legal: compaction leaves them), or
+- whose base offset is below the expected one (a gap inside a segment is legal: compaction leaves gaps), or
 - whose leader epoch is below its predecessor's,
 
 and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole there
-means a lost tail. (A rewritten segment therefore keeps its last batch, emptied if need be.) A swap of segments that was
-decided before a crash is completed first. Epochs, producers, aborted transactions and indexes of the part that was read are
+means a lost tail. (A rewritten segment therefore keeps its last batch, emptied if necessary.) A swap of segments that was
+prepared before a crash is completed first. Epochs, producers, aborted transactions and indexes of the part that was read are
 rebuilt from its batches alone.
 
 A segment with a damaged transaction index is not trusted either: without that index aborted records would pass for committed
 ones.
 
-Not promised: detection of other damage in trusted segments, which is `fsck`'s job.
+Other damage in trusted segments is not detected here; `tidelog log dump` and `tidelog fsck` find it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WHY = {
 @dataclass(slots=True)
 class RecoveredLog:
     """The loaded log. `segments` may be empty; `stored_epochs` is the content of the epoch file; nothing below the offset
-    `trusted_end` had to be read; `cuts` describes, one sentence each, what recovery removed."""
+    `trusted_end` had to be read; `cuts` has a sentence for each part that recovery removed."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
@@ -80,7 +80,7 @@ def load(
 
 def possible_log_start(found: RecoveredLog, log_start: int, recovery_point: int, *, clean: bool) -> int:
     """The log start, or 0 if it is impossible: a clean stop leaves no log start above the end that it has flushed, so the
-    checkpoint was damaged or edited. After a crash it may be above the end, if deleted records were lost."""
+    checkpoint was damaged or edited. After a crash the log start may be above the end, if deleted records were lost."""
     end = found.segments[-1].end if found.segments else log_start
     if log_start <= end:
         return log_start
@@ -137,9 +137,12 @@ def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[lis
     segments: list[Segment] = []
     for base in sorted(numbered):
         suffixes = numbered[base]
+        useless = set() if layout.SNAPSHOT in suffixes else {layout.BATCHES}
         if layout.LOG not in suffixes:
-            for suffix in suffixes.intersection(layout.COMPANIONS):
-                files.unlink(os.path.join(directory, layout.file_name(base, suffix)))
+            useless.update(layout.COMPANIONS)
+        for suffix in suffixes & useless:
+            files.unlink(os.path.join(directory, layout.file_name(base, suffix)))
+        if layout.LOG not in suffixes:
             continue
         status = os.stat(os.path.join(directory, layout.file_name(base, layout.LOG)))
         segment = Segment(
@@ -174,7 +177,7 @@ def _date_newest(newest: Segment, directory: str) -> None:
 
 
 def _trusted(segments: list[Segment], recovery_point: int) -> int:
-    """How many segments need not be read after a crash; never the newest."""
+    """The number of segments, without the newest, that need not be read after a crash."""
     count = 0
     for segment in segments[:-1]:
         if segment.end > recovery_point or not segment.index_on_disk:
@@ -253,7 +256,7 @@ class _Recovery:
                 self._drop(index, f"{segment.path} begins after a hole: the log ends at offset {self._expected}")
                 return
             if index and segment.base not in snapshots.stored:
-                snapshots.pending[segment.base] = self._loaded.state.snapshot()
+                snapshots.take(segment.base, self._loaded.state)
             if not self._read(segment):
                 self._drop(index + 1, f"it follows the cut in {segment.path}")
                 return
@@ -281,8 +284,8 @@ class _Recovery:
         return True
 
     def _begin_epoch(self, epoch: int, base: int, before: int) -> None:
-        """Adds the epoch of the batch at `base`, after the stored ones that begin in the gap [`before`, `base`], whose first
-        batches compaction may have removed."""
+        """Adds the epoch of the batch at `base`. Adds first the stored epochs that begin in the gap [`before`, `base`]:
+        compaction may have removed their first batches."""
         for entry in self._stored:
             if entry.epoch <= epoch and before <= entry.start_offset <= base:
                 self._loaded.epochs.assign(*entry)
@@ -315,7 +318,7 @@ class _Recovery:
 
     def _say(self, text: str, *, lost: int) -> None:
         self._loaded.cuts.append(text)
-        # An error below the recovery point: the disk has lost or damaged flushed records.
+        # A loss below the recovery point is an error, because the disk has lost or damaged flushed records.
         say = events.error if lost < self._recovery_point else events.warning
         say(log, "recovery.cut", what=text, offset=lost, was_flushed=lost < self._recovery_point)
 

@@ -1,4 +1,4 @@
-"""The bounds of the newest segment, which each batch is compared with before its append (Kafka: LogSegment.shouldRoll).
+"""The bounds of the newest segment, with which each batch is compared before its append (Kafka: LogSegment.shouldRoll).
 
 Invariant: the limits are precomputed for one segment, so a batch costs comparisons and no lookups. The bounds are Kafka's:
 `segment.bytes`; `segment.ms`, counted from the first batch's timestamp if it has one, else from its append; the 32 bits of an

@@ -4,7 +4,8 @@ Invariants: `size` is the log's end in bytes, even if the file is longer; `end` 
 of the newest segment are in memory; those of a closed segment are in files once written. The `.index` name of a closed segment
 appears only after its log, its other indexes and the producer snapshot at its end are synced, so recovery trusts it.
 
-Not promised: thread safety; detection of bytes that change underneath.
+A segment belongs to the event loop. Threads may call `aborted` and `aborted_since`, and a flush encodes the indexes of closed
+segments in its thread. Bytes that another program changes are not detected.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class SegmentInfo:
     """A planner's view of a segment: offsets [base, end), sizes in bytes, times in ms.
 
     `first_append_ms` is the steady time of the first append, -1 for an empty segment. After a restart it is the time of the
-    file's last change or of the start, whichever is earlier. The newest segment's is its first record's, if that is earlier.
+    file's last change or of the start, whichever is earlier. For the newest segment it is the time of its first record, if that
+    is earlier.
     """
 
     base: int
@@ -120,7 +122,7 @@ class Segment:
         self.newest_offset = -1
         #: Log bytes since the last entry of the offset index.
         self.since_index = 0
-        #: Whether the `.index` file exists. The newest segment's may be out of date.
+        #: Whether the `.index` file exists. The newest segment's file may be out of date.
         self.index_on_disk = index_on_disk
         #: Whether a closed segment has a `.txnindex` file.
         self.has_transactions = False
@@ -154,7 +156,7 @@ class Segment:
         self.start_indexes()
 
     def take_over(self, old: Segment, *, size: int, end: int, newest: TimeEntry, has_transactions: bool) -> None:
-        """Becomes the closed segment of rewritten files that begins where `old` did, and inherits its age."""
+        """Makes this the closed segment of rewritten files, which begins where `old` began and has the age of `old`."""
         self.size, self.end = size, end
         self.newest_timestamp, self.newest_offset = newest
         self.first_append_ms = old.first_append_ms
@@ -175,7 +177,7 @@ class Segment:
 
     # --- indexes ------------------------------------------------------------------------------------------------------
     def start_indexes(self) -> None:
-        """Starts with empty indexes in memory, for a new segment or before walking one from its start."""
+        """Starts with empty indexes in memory, for a new segment or before a walk from the start of the segment."""
         self.offsets, self.times, self._aborted = OffsetIndex(self.base), TimeIndex(self.base), []
         self.newest_timestamp, self.newest_offset = NO_TIME
         self.first_timestamp = None
@@ -225,7 +227,7 @@ class Segment:
         self.walk(StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).last_position())
 
     def walk(self, position: int) -> None:
-        """Adds the batches in [position, size) to the indexes and `end`. StorageError for bytes that are no batch."""
+        """Adds the batches in [position, size) to the indexes and `end`. StorageError for bytes that are not a batch."""
         for chunk in read_batches(self.file().fd, position, self.size):
             if chunk.stop != WHOLE:
                 raise StorageError(
@@ -276,7 +278,7 @@ class Segment:
             self.times.maybe_append(self.newest_timestamp, self.newest_offset)
 
     def encode_time_and_transactions(self) -> list[tuple[str, bytes]]:
-        """(path, content) of each index in memory but the offset index."""
+        """(path, content) of each index in memory except the offset index."""
         assert self.times is not None and self._aborted is not None
         maps = [(self.stem + layout.TIME_INDEX, self.times.encode())]
         if self._aborted:
@@ -301,7 +303,7 @@ class Segment:
             return []
 
     def aborted_since(self, offset: int) -> Iterable[AbortedTransaction]:
-        """Those of `aborted` that end at or above `offset`."""
+        """The transactions of `aborted` that end at or above `offset`."""
         aborted = self._aborted
         if aborted is not None:
             return islice(aborted, bisect_left(aborted, offset, key=attrgetter("last_offset")), None)
@@ -352,8 +354,8 @@ class Segment:
         return None
 
     def upper_bound(self, position: int) -> int:
-        """An offset above those of all batches before `position`: of the first index entry from there on, or the end (Kafka:
-        LogSegment.fetchUpperBoundOffset)."""
+        """An offset above the offsets of all batches before `position`: the offset of the first index entry from `position` on,
+        or the end (Kafka: LogSegment.fetchUpperBoundOffset)."""
         if position >= self.size:
             return self.end
         if self.offsets is None:
@@ -397,8 +399,8 @@ class Segment:
     def first_at_or_after(self, timestamp: int, min_offset: int) -> TimestampOffset | None:
         """The first record by offset, from `min_offset` on, whose timestamp is at least `timestamp`.
 
-        The first time entry that reaches the timestamp names a batch that raised the maximum to it. The first such batch is in
-        the same index interval, because each interval's end records the maximum so far.
+        The first time entry that reaches the timestamp names the batch with the maximum so far. The first batch that reaches
+        the timestamp is in the same index interval, because the end of each interval records the maximum so far.
         """
         if self.times is not None:
             entry = self.times.first_at_or_after(timestamp)

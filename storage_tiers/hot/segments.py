@@ -4,7 +4,7 @@ Invariants: each segment begins where its predecessor ends; only the newest grow
 open log has at least one segment, except while it is discarded for a new one. At most `OPEN_CLOSED_SEGMENTS` closed segments
 keep a descriptor.
 
-Not promised: durability, which `durability` provides.
+`durability.py` tracks which segments are durable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _base_of = attrgetter("base")
 
 
 class SegmentTotals(NamedTuple):
-    """Bytes and number of some segments and of the closed ones among them. `since_ms` is the first append to the oldest (ms,
-    -1 for none)."""
+    """Bytes and number of some segments and of the closed ones among them. `since_ms` is the time of the first append to the
+    oldest one (ms, -1 for none)."""
 
     size: int
     segments: int
@@ -112,7 +112,7 @@ class Segments:
         return bisect.bisect_right(self.all, offset, key=_base_of) - 1
 
     def since(self, offset: int) -> Iterator[Segment]:
-        """The segments from the one that holds `offset` on; all of them if they begin above it."""
+        """The segments from the one that holds `offset` on; all segments if the first begins above `offset`."""
         return iter(self.all[max(self.index_of(offset), 0) :])
 
     def was_read(self, segment: Segment) -> None:

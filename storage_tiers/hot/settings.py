@@ -27,7 +27,7 @@ class LogSettings:
 
     `stored_as` is the codec and level of `compression.type`, None for `producer`; `validate_records` is
     `tidelog.record.validation=full`; `local_retention_*` have tidelog's own defaults (Kafka: -2, the same as `retention_*`).
-    The log itself does not use `min_insync_replicas`, which its partition does, as in Kafka's LogConfig.
+    `min_insync_replicas` is here as in Kafka's LogConfig: the partition uses it, the log does not.
     """
 
     segment_bytes: int = 1 << 30

@@ -1,19 +1,21 @@
-"""Swaps closed segments for one that was rewritten without some of their records. A crash at any step leaves the old ones, or
-the new one, never a part of both.
+"""Swaps closed segments for one that was rewritten without some of their records. A crash at any step leaves the old segments
+or the new one, never parts of both.
 
-The new files lie synced beside the old ones, under names that end in `.cleaned`. Order, each step before the next:
+The new files lie synced beside the old ones, under names that end in `.cleaned`. The steps, each of which ends before the next
+begins:
 
-1. `prepare`: the swap file, which lists the segments and files, becomes durable: from here on a start completes the swap;
+1. `prepare`: the swap file, which lists the segments and files, becomes durable; from here on a start completes the swap;
 2. `rename`: the old logs are renamed away, their indexes removed, the new files get their names;
 3. `commit`: the directory is synced, the swap file removed, the old logs are freed.
 
 A start completes a prepared swap (`complete_swaps`); its steps can be repeated. A swap file that is left behind would remove
-segments that began later at the same offsets. Its removal is therefore durable before anything in them counts as flushed,
-because a flush needs a sync of the same directory. If no log beside a swap file has the size of the new one, the file belongs
-to other segments, as in a directory that was copied in the middle of a swap. Then only the swap file is removed.
+segments that began later at the same offsets. The removal of the swap file is therefore durable before anything in such
+segments counts as flushed, because a flush needs a sync of the same directory. If no log beside a swap file has the size of the
+new one, the file belongs to other segments, as in a directory that was copied in the middle of a swap. Then only the swap file
+is removed.
 
-Not promised: which side survives when step 1 fails. The caller calls `end`: it restores the old segments before step 2, and
-keeps the new one after it.
+After a failure of step 1, a crash may leave the old segments or the new one. The caller calls `end`, which restores the old
+segments before step 2 and keeps the new one after it.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _SUFFIXES = (layout.TRANSACTION_INDEX, layout.TIME_INDEX, layout.LOG, layout.OFF
 
 
 class RewrittenSegment(NamedTuple):
-    """A segment of offsets [base, end) and `size` bytes that replaces those in `replaces`: (base, size in bytes) of each.
-    `newest` is its newest record by timestamp. Its files are synced, under their names with `.cleaned`."""
+    """A segment of offsets [base, end) and `size` bytes that replaces the segments in `replaces`, each as (base, size in
+    bytes). `newest` is its newest record by timestamp. Its files are synced, under names that end in `.cleaned`."""
 
     base: int
     end: int
@@ -60,7 +62,7 @@ class _Step(Enum):
     ENDED = 3
     #: The disk refused in the middle of `rename`: the next start completes it.
     HALF_RENAMED = 4
-    #: The old segments are restored, and the disk may have refused a part of that.
+    #: The old segments are being restored; the disk may have refused a step.
     ABORTING = 5
 
 
@@ -158,7 +160,8 @@ def complete_swaps(files: Files, directory: str) -> None:
         path = os.path.join(directory, name)
         bases, size, suffixes = _read(path)
         new = _path(directory, bases[0], layout.LOG)
-        # Once the new log has its name, the old one is gone. A `.cleaned` beside it is a later cleaning's, not whole yet.
+        # Once the new log has its name, the old one is gone. A `.cleaned` file beside it belongs to a later cleaning and is not
+        # complete.
         has_new = _size(new + layout.CLEANED) == size
         if has_new or _size(new) == size:
             _rename(files, directory, bases, suffixes, has_new=has_new)
@@ -184,8 +187,9 @@ def _rename(
         log = _path(directory, base, layout.LOG)
         with contextlib.suppress(FileNotFoundError):
             files.rename(log, log + layout.DELETED)
-    kept = {(first, suffix) for suffix in (*suffixes, layout.SNAPSHOT)}
-    for base, suffix in itertools.product(bases, (*layout.COMPANIONS, layout.SNAPSHOT)):
+    producers = layout.SNAPSHOT, layout.BATCHES
+    kept = {(first, suffix) for suffix in (*suffixes, *producers)}
+    for base, suffix in itertools.product(bases, (*layout.COMPANIONS, *producers)):
         if (base, suffix) not in kept:
             with contextlib.suppress(FileNotFoundError):
                 files.unlink(_path(directory, base, suffix))

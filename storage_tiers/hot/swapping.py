@@ -3,7 +3,7 @@
 Invariant: a swap begins only if the log still has exactly the segments that were rewritten, and takes effect only if nothing
 has changed them since. `swap` has the steps on disk.
 
-Not promised: that a swap which the disk refuses after its files were renamed leaves the log usable. Close it then.
+A swap that the disk refuses in the middle of its renames leaves the log unusable: close it then.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A failed fsync of a log, recorded for the current boot of the machine.
 
-After that the page cache may hold pages that look clean but never reached the disk. A process that starts later in this boot
-reads them, finds every batch whole, and a successful fsync does not cover them. So the failure is recorded beside the log. The
-next start copies everything unsynced into new files, whose pages are all dirty, syncs these, and replaces the old files. After
-a reboot the cache is gone: recovery reads what the disk holds, and nothing is copied.
+After such a failure the page cache may hold pages that look clean but never reached the disk. A process that starts later in
+this boot reads these pages and finds every batch whole, but a successful fsync does not write them. So the failure is recorded
+beside the log. The next start copies everything unsynced into new files, whose pages are all dirty, syncs these, and replaces
+the old files. After a reboot the cache is gone: recovery reads what the disk holds, and nothing is copied.
 
-The record needs no fsync because it matters for this boot only. Not promised: a record on a disk that accepts no write at all;
-the next start then trusts pages that look clean.
+The record needs no fsync because it matters for this boot only. A disk that accepts no write at all gets no record; the next
+start then trusts pages that look clean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Note(NamedTuple):
 
 
 def boot_id() -> str:
-    """The id of the current boot; empty if the system has none, which counts as one boot for ever."""
+    """The id of the current boot. It is empty if the system has none; all boots then count as the same."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             return file.read().strip()
@@ -69,8 +69,8 @@ def read(directory: str) -> Note | None:
 
 
 def rewrite(files: Files, directory: str, durable: int) -> None:
-    """Replaces each segment that ends above `durable` by a synced copy. Their `.index` files are removed first, so that
-    recovery trusts none of them. StorageError if a disk operation fails; the old segments are then still there."""
+    """Replaces each segment that ends above `durable` by a synced copy. The segments' `.index` files are removed first, so that
+    recovery trusts none of the segments. StorageError if a disk operation fails; the old segments are then still there."""
     bases = sorted(
         known.offset for known in map(layout.parse_file, os.listdir(directory)) if known and known.suffix == layout.LOG
     )
@@ -92,7 +92,7 @@ def rewrite(files: Files, directory: str, durable: int) -> None:
 
 
 def forget(files: Files, directory: str) -> None:
-    """Removes the record: the unsynced part is durable by now, or was truncated."""
+    """Removes the record, because the unsynced part is now durable or was truncated."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(os.path.join(directory, FILE_NAME))
 

@@ -1,1 +1,2 @@
-"""Pure planners over a snapshot of both tiers: what to offload, evict, expire and sweep. No I/O, clock or asyncio."""
+"""Pure planners over a snapshot of both tiers: which segments to offload, evict, expire, clean and sweep. No I/O, clock or
+asyncio."""

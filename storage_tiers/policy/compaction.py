@@ -1,11 +1,11 @@
-"""Plans what the log cleaner cleans next: pure.
+"""Plans what the log cleaner cleans next. Pure.
 
 A log is clean up to the offset that its last cleaning reached. The segments after it are dirty as far as they may be cleaned:
 they are closed, lie below `bound` = min(high watermark, last stable offset), and are older than `min.compaction.lag.ms`. A log
 is due once the dirty share of the clean and dirty bytes exceeds `min.cleanable.dirty.ratio`, or once a dirty record is older
 than `max.compaction.lag.ms`. Segments are cleaned whole.
 
-Not promised: that a cleaning reaches `end`. A full map of keys ends it earlier.
+A cleaning may not reach `end`: a full map of keys ends it earlier.
 Source: `LogCleanerManager` and `LogToClean` of Kafka 4.2.
 """
 
@@ -26,8 +26,8 @@ class CleaningLimits(NamedTuple):
 
 
 class CleaningPlan(NamedTuple):
-    """Offsets [dirty_start, end) are dirty. Sizes in bytes; `overdue_ms` is how much older than `max.compaction.lag.ms` a
-    record is, 0 if none is."""
+    """Offsets [dirty_start, end) are dirty. Sizes are in bytes. `overdue_ms` is the time by which a dirty record's age exceeds
+    `max.compaction.lag.ms`, 0 if none does."""
 
     dirty_start: int
     end: int

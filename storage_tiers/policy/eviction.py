@@ -1,9 +1,9 @@
 """Plans which local segments to evict: pure, and the guard of invariant I3.
 
-A segment wholly below log start may always be deleted. Any other one of a tiered topic is evicted only if the durable manifest
-reaches its end and it exceeds a local limit: `local.retention.ms` by its newest record, or `local.retention.bytes` by the
-bytes that would remain. Segments are evicted oldest first and without holes, and never the active one. Without a tier only log
-start decides.
+A segment wholly below log start may always be deleted. Any other segment of a tiered topic is evicted only if the durable
+manifest reaches the segment's end and the segment exceeds a local limit: `local.retention.ms` by its newest record, or
+`local.retention.bytes` by the bytes that would remain. Segments are evicted oldest first and without holes, and never the
+active one. Without a tier only log start decides.
 """
 
 from __future__ import annotations

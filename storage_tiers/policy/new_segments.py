@@ -3,10 +3,10 @@
 The plan contains the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance
 after each. It omits segments added and removed since the cursor. If some of them may have been swept, `missed` reports it.
 
-Not promised: that offsets rise from commit to commit. Compaction replaces older neighbours by one segment in a new commit. A
-reader therefore gets their offsets again. A reader that was behind may get them for the first time, after newer ones. A reader
-that needs each record once, in order, sorts the segments of a whole plan by offset, and skips offsets below the one that it
-reached before.
+Offsets need not rise from commit to commit. Compaction replaces older neighbours by one segment in a new commit. A reader
+therefore gets their offsets again. A reader that was behind may get these offsets for the first time, after newer ones. A
+reader that needs each record once, in order, sorts the segments of a whole plan by offset, and skips offsets below the offset
+that it reached before.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ def plan_new_segments(manifest: Manifest, load_page: LoadPage, cursor: int) -> N
         CommitWork(commit, tuple(segments))
         for commit, segments in itertools.groupby(added, key=lambda segment: segment.added.commit)
     )
-    # A reader at 0 has seen nothing: segments swept before its first plan do not count as missed.
+    # A reader with cursor 0 has seen nothing: segments swept before its first plan do not count as missed.
     missed = manifest.swept if 0 < cursor < manifest.swept else None
     return NewSegments(work, manifest.commit, missed)

@@ -5,10 +5,10 @@ As in Kafka: segments expire oldest first and without holes. A segment expires w
 segments have expired, the active one is rolled so that it can expire too. A record with a timestamp in the future keeps its
 segment and all that follow.
 
-If nothing expires, the check costs one segment, the oldest (`goes`), however long the history. Otherwise pages are planned by
+If nothing expires, the check reads only the oldest segment (`goes`), however long the history. Otherwise pages are planned by
 their sums, and segment by segment only in the page where expiry stops.
 
-Not promised: that anything is deleted. The caller raises log start; eviction and the sweeper free the space.
+The plan deletes nothing. The caller raises log start; eviction and the sweeper free the space.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def goes(age_ms: int, size: int, excess: int, limits: RetentionLimits) -> bool:
 
 
 def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, moment: Moment) -> Expired:
-    """Continues a plan over live pages, in order. Loads only the page where expiry stops, and if that is of level 1 also one
-    page below it."""
+    """Continues a plan over live pages, in order. Loads only the page where expiry stops, and also one page below it if that
+    page is of level 1."""
     for ref in pages:
         if found.stopped:
             break

@@ -1,10 +1,10 @@
-"""Plans which segments to offload next, and when to close the active segment for that: pure.
+"""Plans which segments to offload next, and when to close the active segment for that. Pure.
 
 A closed segment is offloaded in order, as soon as it lies wholly below `bound` = min(high watermark, last stable offset). The
 active one is closed after `segment.ms` or `tidelog.tier.max.lag.ms`, even without further appends, or when a seal is
 requested. Batches below log start are not offloaded: the first offload begins with the batch that holds log start.
 
-Not promised: that a closed segment can be offloaded. An open transaction holds `bound` back, which shows as lag.
+An open transaction holds back `bound`, and with it closed segments, which shows as lag.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def plan_tiering(
     max_lag_ms: int,
     seal_below: int = 0,
 ) -> TieringPlan:
-    """Plans the next offloads. `segments` are in order, the active one last, which is closed if it holds offsets below
-    `seal_below`."""
+    """Plans the next offloads. `segments` are in order, with the active one last. The active one is closed by its age, or if it
+    holds offsets below `seal_below`."""
     offloads: list[Offload] = []
     close_active = False
     held_at: int | None = None

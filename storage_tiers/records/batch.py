@@ -4,7 +4,7 @@ writes.
 Invariants: a batch has `size` bytes, 61 of them header; its CRC-32C covers [21, size), so assigning base offset and leader
 epoch does not change it. Nothing here decodes a record, and `validate` does not modify the batch.
 
-Not promised: that an idempotent producer's sequence continues, or that its epoch is the newest (producer state checks both).
+The producer state, not this module, checks that an idempotent producer's sequence continues and that its epoch is the newest.
 Source: Kafka's message format 2 (KIP-98, KIP-320, KIP-534), `LogValidator` and `ProduceRequest` of Kafka 4.2.
 """
 
@@ -55,7 +55,7 @@ DELETE_HORIZON_MASK = 0x40
 #: Attribute bits that a client may set.
 _CLIENT_MASK = CODEC_MASK | TRANSACTIONAL_MASK
 
-#: The only format: 0 and 1 (before Kafka 0.11) are refused, as Kafka 4 does.
+#: The only format: 0 and 1 (before Kafka 0.11) are refused, as by Kafka 4.
 CURRENT_MAGIC = 2
 #: Sequence of a batch that is not idempotent.
 NO_SEQUENCE = -1
@@ -206,8 +206,8 @@ def validate(
     `max_bytes` is `max.message.bytes`; `compacted` requires keys; without `deep` the records are not checked (KRaft's and our
     own internal batches, or `tidelog.record.validation=header`). A compressed batch is inflated up to `max_decompressed` bytes
     (default: `codecs.inflation_bound`). Refuses three things that Kafka repairs or ignores: offset deltas out of order,
-    reserved attributes, a log append time set by the client. CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge,
-    UnsupportedCompression.
+    reserved attributes, a log append time set by the client. Raises CorruptRecord, InvalidRecord, InvalidTimestamp,
+    RecordTooLarge or UnsupportedCompression.
     """
     header = _one_batch(batch)
     if header.size > max_bytes:
@@ -308,7 +308,7 @@ def _check_records(payload: memoryview, header: BatchHeader, compacted: bool) ->
 
 
 def records_payload(batch: Buffer, header: BatchHeader, max_decompressed: int | None = None) -> memoryview:
-    """The records of one batch, inflated if it is compressed, else a view of its bytes. CorruptRecord, RecordTooLarge,
+    """The records of one batch, inflated if it is compressed, else a view of its bytes. Raises CorruptRecord, RecordTooLarge or
     UnsupportedCompression."""
     payload = memoryview(batch)[HEADER_BYTES : header.size]
     if header.attributes & CODEC_MASK == _UNCOMPRESSED:

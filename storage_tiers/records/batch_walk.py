@@ -4,7 +4,7 @@ log.
 Cython in pure-Python mode, with the walker's rules: every index is compared with the end of the buffer before it is read, no
 arithmetic can leave 64 bits, and callers pass buffers of bytes (format `B`) that do not change during a call.
 
-Not promised: a check of the records in a batch, or, except in `recover_scan`, of its CRC.
+The records in a batch are never checked, its CRC only by `recover_scan`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 
 from storage_tiers.records.checksum import crc32c
 
-# C code's copies of the codes below: importers cannot see a declared name.
+# Copies of the codes below for the C code, because importers cannot see a declared name.
 _WHOLE = cython.declare(cython.int, 0)
 _PARTIAL = cython.declare(cython.int, 1)
 _BAD_SIZE = cython.declare(cython.int, 2)
@@ -33,7 +33,7 @@ _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
 _INT64_MAX = cython.declare(cython.longlong, (1 << 63) - 1)
 
-#: Why a walk over batches stopped. WHOLE: at the end of the buffer, between two batches.
+#: The reasons why a walk over batches stops. WHOLE: it reached the end of the buffer, between two batches.
 WHOLE = _WHOLE
 PARTIAL = _PARTIAL
 BAD_SIZE = _BAD_SIZE
@@ -104,7 +104,7 @@ def find_batch(
 
     Otherwise (-1, resume, needed): continue reading at `resume`, where the next step needs `needed` bytes (0: unknown, because
     the buffer ends between two batches). Or (-2, position, stop): no batch begins at `position`; `stop` is the reason
-    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
+    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer; otherwise its header suffices.
     """
     _check_segment(start, end, len(buffer))
     raw: cython.p_const_uchar = _pointer(buffer)
@@ -139,9 +139,9 @@ def scan_batches(
 ) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
     """The whole batches of [start, end): (batches, position, stop).
 
-    A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
-    ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only. A batch that
-    compaction has emptied keeps a maximum timestamp that no record has: it counts as -1.
+    A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk ended, and
+    `stop` is the reason: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only. A batch that
+    compaction has emptied keeps a maximum timestamp that no record has; the timestamp counts as -1.
     """
     return _scan(buffer, start, end, False, 0, 0)
 
@@ -155,8 +155,8 @@ def recover_scan(
 ) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
     """Like `scan_batches`, but stops at the first batch that recovery must not keep.
 
-    Such a batch has a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction leaves
-    them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
+    Such a batch has a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, because
+    compaction leaves gaps) or a leader epoch below its predecessor's (BAD_EPOCH). `end` defaults to the end of the buffer.
     """
     return _scan(buffer, start, end if end >= 0 else len(buffer), True, expected_offset, last_epoch)
 

@@ -1,6 +1,7 @@
-"""Builds record batches for internal topics, transaction markers, compaction, tools and tests.
+"""Builds record batches: for the SDK's producers and gRPC's record-level calls, internal topics, transaction markers,
+compaction, repairs and tests.
 
-Without compression the bytes equal those of Java's producer. Batches that clients produce are not rebuilt: they keep their
+Without compression the bytes equal those of Java's producer. Batches that arrive from clients are not rebuilt: they keep their
 bytes.
 """
 
@@ -61,7 +62,7 @@ def build_batch(
 ) -> bytes:
     """One batch of at least one record. `log_append_time` (ms) becomes every record's timestamp.
 
-    Compaction passes `offset_deltas` (rising) and the `last_offset_delta` of the batch it rewrites.
+    `offset_deltas` (rising) and `last_offset_delta` make a batch with gaps, as compaction leaves one.
     """
     if not records:
         raise ValueError("a batch has at least one record")
@@ -171,7 +172,7 @@ def build_control_batch(
 
 
 def encode_record(record: NewRecord, offset_delta: int, timestamp_delta: int) -> bytes:
-    """One record in the form of an uncompressed batch."""
+    """One record as an uncompressed batch holds it."""
     body = bytearray(1)
     body += encode(timestamp_delta)
     body += encode(offset_delta)

@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), the checksum of record batches: the only module that names the library.
+"""CRC-32C (Castagnoli), the checksum of record batches. The object stores use the same library directly.
 
 `crc32c` rather than `google-crc32c`: both use the processor's instruction and are equally fast from 200 B to 1 MiB (1.7 to 24
-GB/s, within a tenth of each other), but only this one reads a bytearray or a writable memoryview without a copy.
+GB/s, within a tenth of each other), but only `crc32c` reads a bytearray or a writable memoryview without a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Compression of a batch's records with a bound on the inflated size: a decompression bomb gets an error, not memory.
+"""Compression of a batch's records with a bound on the inflated size: a decompression bomb raises an error and gets no memory
+beyond the bound.
 
 All four codecs come from `cramjam` and work on whole payloads. `decompress_into` writes into our buffer and stops at its end,
 so the buffer is the bound. The inflated size is mostly unknown (Java writes LZ4 and Zstandard without sizes). A first buffer of
@@ -41,13 +42,13 @@ _FIRST_RATIO = 4
 _SMALLEST_BUFFER = 4096
 _GROWTH = 8
 
-#: Size in bytes from which an output buffer is mapped memory of its own.
+#: Output buffers of at least this many bytes are mapped memory of their own.
 _MAPPED_BYTES = 1 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 << 10
-#: Writers make blocks of at least 1 KiB. A batch that was flushed often may have this many smaller ones.
+#: Writers make blocks of at least 1 KiB. A batch that was flushed often may have this many smaller blocks.
 _SMALL_BLOCKS = 1024
 
 #: cramjam's message (Rust's io::ErrorKind::WriteZero) when the output buffer is full.
@@ -156,7 +157,7 @@ def _xerial_blocks(view: memoryview, most: int) -> list[memoryview]:
         steps += 1
         if steps > most:
             raise RecordTooLarge(f"the snappy batch has more than {most} blocks: send larger blocks")
-        if view[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # again where streams were concatenated
+        if view[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # repeated where streams were concatenated
             at += len(_XERIAL_HEADER)
             continue
         if len(view) - at < 4:

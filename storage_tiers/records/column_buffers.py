@@ -5,8 +5,8 @@ headers. Once the sizes are known, their memory is allocated in one piece and fi
 `column_buffers.pxd` holds the C types, and uncompiled it gives the same results.
 Layouts: https://arrow.apache.org/docs/format/Columnar.html.
 
-Invariants: the code that plans a row has checked that there is room and that its bytes are inside their buffer; nothing else is
-written or read. Every byte of a taken row has been written.
+Invariants: a row is planned only after a check that there is room for it and that its bytes are inside their buffer. Only
+planned rows are read and written. Every byte of a taken row has been written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def _unwritten(size: cython.Py_ssize_t) -> bytearray:
 
 
 class BytesColumn:
-    """A column of variable width: 32-bit ends, data, and a validity bit per row. A column of lists has no data of its own."""
+    """A column of variable width: 32-bit end positions, data, and a validity bit per row. A column of lists has no
+    data of its own."""
 
     def __init__(self) -> None:
         self.expected = 0

@@ -1,15 +1,15 @@
 """The column decoder's kernel: decodes records of whole batches into Arrow's buffers without a Python object per record.
 
-Two passes over the same bytes. The first checks the framing of every record and plans its row; once sizes are known, the second
-copies keys, values and headers into buffers of exactly that size. Cython in pure-Python mode, as the walker: `column_walk.pxd`
-holds the C types, and uncompiled it gives the same results.
+It makes two passes over the same bytes. The first checks the framing of every record and plans its row. Once the sizes are
+known, the second copies keys, values and headers into buffers of exactly that size. Cython in pure-Python mode, like the
+walker: `column_walk.pxd` holds the C types. Uncompiled, this module gives the same results.
 
-Invariants: every index is compared with its buffer's end before use; faults are the walker's, found at the same record. Columns
-stay within 32 bits, because an Arrow batch holds less than 2 GiB of records. The loops release the GIL; the bytes must not
-change meanwhile.
+Invariants: every index is compared with its buffer's end before use; the faults are the walker's, and are found at the same
+record. Columns stay within 32 bits, because an Arrow batch holds less than 2 GiB of records. The loops release the GIL; the
+bytes must not change meanwhile.
 
-Not promised: decompression (the walk stops before a compressed batch; the caller walks its inflated copy), header names in
-UTF-8 (names beyond ASCII are counted).
+The walk does not decompress: it stops before a compressed batch, and the caller walks the inflated copy. It does not check that
+header names are UTF-8, but counts the names that are not ASCII.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from storage_tiers.records.checksum import crc32c
 if TYPE_CHECKING:
     from storage_tiers.records.column_buffers import BytesColumn, Columns
 
-# C code's copies of the codes below (the first ones are the walker's): importers cannot see a name that the .pxd declares.
+# Copies of the codes below for the C code, because importers cannot see a name that the .pxd declares. The first ones are the
+# walker's.
 _SOUND = 0
 _BAD_LENGTH = 1
 _BAD_TIMESTAMP_DELTA = 2
@@ -45,7 +46,7 @@ _BAD_BATCH = 23
 _SKIPPED = 24
 _ROOM = 25
 
-#: Why `decode` stopped, if not by a fault of the walker: a timestamp beyond 64 bits; the end of the buffer or of the
+#: The reasons why `decode` stops, besides the walker's faults: a timestamp beyond 64 bits; the end of the buffer or of the
 #: wanted offsets; no more room in this Arrow batch; a compressed batch; a batch whose header or CRC-32C cannot be right.
 BAD_TIMESTAMP, END, FULL, COMPRESSED, BAD_BATCH = _BAD_TIMESTAMP, _END, _FULL, _COMPRESSED, _BAD_BATCH
 
@@ -88,7 +89,7 @@ def _int64(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
+    """The 32-bit varint at `at`, still zigzag-encoded, with its width in the low three bits; -1 if there is none."""
     if at >= end:
         return -1
     byte: cython.longlong = raw[at]
@@ -123,7 +124,7 @@ def _zigzag(packed: cython.longlong) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _varlong_width(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """How many bytes the 64-bit varlong at `at` has; 0 if it is cut short or too wide."""
+    """The number of bytes of the 64-bit varlong at `at`; 0 if it is cut short or too wide."""
     width: cython.Py_ssize_t
     for width in range(10):
         if at + width >= end:
@@ -162,8 +163,9 @@ class Walk:
         aborted: cython.const[cython.longlong][::1],
         verify: cython.bint,
     ) -> None:
-        """Decodes records with offsets in [start, stop), without markers and aborted transactions. `aborted` holds those as
-        triples (producer id, first offset, last offset) in rising order. `verify` checks each batch's CRC-32C."""
+        """Decodes records with offsets in [start, stop), without markers and aborted transactions. `aborted` holds the
+        aborted transactions as triples (producer id, first offset, last offset) in rising order. `verify` checks each
+        batch's CRC-32C."""
         self.buffer = buffer
         self.size = len(buffer)
         self.aborted = aborted
@@ -274,7 +276,7 @@ def _open(walk: Walk, raw: cython.p_const_uchar) -> cython.int:
 
 
 def _is_aborted(walk: Walk, producer: cython.longlong, offset: cython.longlong) -> cython.bint:
-    """Whether the producer's transaction at `offset` was aborted; a producer has one at a time."""
+    """Whether the producer's transaction at `offset` was aborted; a producer has one transaction at a time."""
     low: cython.Py_ssize_t = 0
     high: cython.Py_ssize_t = walk.aborted_count
     middle: cython.Py_ssize_t
@@ -316,7 +318,7 @@ def _plan_record(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cyt
     if _is_full(columns, size):
         return _FULL
     end: cython.Py_ssize_t = at + size
-    at += 1  # the record's attributes, of which Kafka uses no bit
+    at += 1  # the record's attributes: Kafka uses none of their bits
     delta: cython.longlong
     packed = _varint(raw, at, end)
     if packed >= 0:

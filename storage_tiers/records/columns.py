@@ -1,12 +1,12 @@
 """Decodes record batches into columns, for every reader of more than a few records.
 
 It yields buffers in Arrow's layout without using Arrow's library; `pyspark_tidelog.arrow_batches` wraps them. Native kernels
-(`column_walk`, `column_buffers`) do the work. This module does what happens at most once per batch: inflating, errors, and
-header names that are not UTF-8.
+(`column_walk`, `column_buffers`) do the work. This module does the work that occurs at most once per batch: inflating, errors,
+and header names that are not UTF-8.
 
-Invariants: every record equals the plain decoder's, or raises; a column batch has at most `max_rows` rows, of records of at
-most `max_bytes` in total unless a single one is larger. Memory beside the input is thus one inflated record batch
-(`codecs.inflation_bound`) and columns of about `max_bytes` (up to ten times as much if records consist of empty headers).
+Invariants: every record equals the plain decoder's, or the decoder raises. A column batch has at most `max_rows` rows, and its
+records have at most `max_bytes` in total unless a single one is larger. Memory beside the input is thus one inflated record
+batch (`codecs.inflation_bound`) and columns of about `max_bytes` (up to ten times as much if records consist of empty headers).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ WANTED = {
 
 
 class BytesBuffers(NamedTuple):
-    """A column of variable width: `rows` + 1 32-bit ends from zero on, a validity bit per row, data (empty for a list)."""
+    """A column of variable width: `rows` + 1 end positions of 32 bits, the first one zero; a validity bit per row; the data
+    (empty for a list)."""
 
     rows: int
     nulls: int
@@ -62,7 +63,7 @@ class BytesBuffers(NamedTuple):
 
 
 class ColumnBatch(NamedTuple):
-    """Buffers may be longer than their rows need; those of unwanted columns are empty.
+    """Buffers may be longer than their rows need; the buffers of unwanted columns are empty.
 
     Offsets and timestamps (µs since 1970; null if they do not fit 64 bits) are 64-bit, timestamp types 32-bit. `headers` are
     lists of (`names`, `contents`), null for a record without headers.
@@ -93,9 +94,10 @@ class ColumnDecoder:
     def add(
         self, data: Buffer, start: int = 0, stop: int = _INT64_MAX, aborted: Sequence[AbortedTransaction] = ()
     ) -> Iterator[ColumnBatch]:
-        """Adds the records with offsets in [start, stop), without markers and records of `aborted` transactions, and checks
-        each batch's CRC-32C. Ignores a partial batch at the end. CorruptRecord, UnsupportedMessageFormat,
-        UnsupportedCompression, or RecordTooLarge beyond the inflation bound; an error also discards the rows not yet yielded.
+        """Adds the records with offsets in [start, stop), except markers and the records of `aborted` transactions. Checks each
+        batch's CRC-32C. Ignores a partial batch at the end. Raises CorruptRecord, UnsupportedMessageFormat,
+        UnsupportedCompression, or RecordTooLarge beyond the inflation bound. After an error, discard the decoder: the rows that
+        it has not yielded are lost.
         """
         known = sorted((each.producer_id, each.first_offset, each.last_offset) for each in aborted)
         triples = array("q", [number for triple in known for number in triple])
@@ -123,7 +125,7 @@ class ColumnDecoder:
                 raise _fault(data, walk, reason)
 
     def _inflated(self, batch: memoryview) -> memoryview:
-        """The same batch uncompressed, with a stale CRC. Valid until the next call."""
+        """The same batch uncompressed, with a stale CRC. The result is valid until the next call."""
         header = read_header(batch)
         # The length field of the inflated batch has 32 bits, too.
         bound = min(inflation_bound(header.size), _INT32_MAX - HEADER_BYTES)

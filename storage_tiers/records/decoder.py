@@ -120,7 +120,7 @@ def _aborts(batch: memoryview, verify: bool) -> bool:
 
 
 def whole_header(batch: Buffer, *, verify: bool = True) -> BatchHeader:
-    """The validated header of exactly one batch. CorruptRecord, UnsupportedMessageFormat."""
+    """The validated header of exactly one batch. Raises CorruptRecord or UnsupportedMessageFormat."""
     header = read_header(batch)
     _check_offsets(header)
     if header.magic != CURRENT_MAGIC:

@@ -17,7 +17,7 @@ def first_at_or_after(batch: Buffer, target_ms: int, *, max_bytes: int | None = 
     if header.count <= 0 or header.max_timestamp < target_ms:
         return None
     payload = records_payload(batch, header, max_bytes)
-    # Under log append time every record has the batch's timestamp; the first one's offset still has to be looked up,
+    # Under log append time every record has the batch's timestamp. The offset of the first record still has to be looked up,
     # since compaction may have removed the record at the base offset.
     wanted = _ANY if header.log_append_time else target_ms
     found = walker.find_timestamp(payload, header.count, header.base_timestamp, header.base_offset, wanted)

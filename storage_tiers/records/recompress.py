@@ -2,7 +2,7 @@
 
 The records' own bytes stay the same: they are inflated and compressed as one payload, within `codecs.inflation_bound`, and
 header and CRC are updated. LogValidator of Kafka 4.2 rebuilds the batch record by record with the same result, except for
-non-canonical varints and a base timestamp that is not the first record's, which stay as sent here.
+non-canonical varints and a base timestamp that is not the first record's: here both stay as the client sent them.
 
 Not used with `compression.type=producer`. Costs one inflation and one compression of the batch, on the caller's thread.
 """

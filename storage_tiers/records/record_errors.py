@@ -1,4 +1,4 @@
-"""The record errors of a refused batch, as Produce 8 and later answer them (KIP-467).
+"""The record errors of a refused batch, as Produce responses have them from version 8 on (KIP-467).
 
 Runs only after the native walker has refused a batch, and examines at most MAX_EXAMINED records, so a batch built to be refused
 costs bounded time. Wording and codes are those of LogValidator of Kafka 4.2.
@@ -13,12 +13,12 @@ from storage_tiers.records.batch import Buffer, read_header, records_payload
 from storage_tiers.records.varint import decode_varint, decode_varlong
 from storage_tiers.types import NO_TIMESTAMP, TopicPartition
 
-#: Records examined; about 10 ms of work. Later ones that break a rule are not named.
+#: The most records that are examined, about 10 ms of work. Later records that break a rule are not named.
 MAX_EXAMINED = 5_000
-#: Records named in the error: each takes a few hundred bytes, here and in the answer. The client learns of further ones when it
-#: sends the batch again without these.
+#: The most records named in the error: each takes a few hundred bytes, here and in the answer. The client learns of further
+#: faulty records when it sends the batch again without these.
 MAX_NAMED = 100
-#: Record errors quoted in the summary.
+#: The most record errors quoted in the summary.
 QUOTED = 3
 
 _INVALID_TIMESTAMPS = "One or more records have been rejected due to invalid timestamp"

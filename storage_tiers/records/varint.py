@@ -1,4 +1,4 @@
-"""Zigzag variable-length integers as record batches hold them: seven bits a byte, least significant group first.
+"""Zigzag variable-length integers as record batches hold them: seven bits per byte, least significant group first.
 
 The plain implementation, for building and for the plain decoder; the walker has its own in C. Both accept non-minimal
 encodings, as Kafka does, and refuse a number beyond its 32 or 64 bits, where Kafka drops the upper bits.

@@ -1,12 +1,12 @@
-"""The native walker: checks the records inside a batch at memory speed, without copying one. `batch_walk` walks from batch to
-batch.
+"""The native walker: checks the records inside a batch at memory speed, without copying any of them. `batch_walk` walks
+from batch to batch.
 
 Cython in pure-Python mode: `hatch_build.py` compiles this file; uncompiled it gives the same results slowly, and its tests
 compare the two. It checks framing only and trusts no input: every index is compared with the end of the buffer before it is
 read, and no arithmetic can leave 64 bits. Callers pass buffers of bytes (format `B`) that do not change during a call, because
 the loops release the GIL.
 
-Not promised: text in UTF-8, sensible timestamps, CRCs (except in `plain_batch`), decompression.
+Timestamps and CRCs are checked by `plain_batch` only. UTF-8 is never checked, and nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.records.checksum import crc32c
 
-# C code's copies of the codes below: importers cannot see a declared name.
+# Copies of the codes below for the C code, because importers cannot see a declared name.
 _SOUND = cython.declare(cython.int, 0)
 _BAD_LENGTH = cython.declare(cython.int, 1)
 _BAD_TIMESTAMP_DELTA = cython.declare(cython.int, 2)
@@ -39,7 +39,7 @@ _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
 _INT64_MAX = cython.declare(cython.longlong, (1 << 63) - 1)
 
-#: Why a walk over records stopped; RECORD_FAULTS has the words.
+#: The reasons why a walk over records stops. RECORD_FAULTS has their texts.
 SOUND = _SOUND
 BAD_LENGTH = _BAD_LENGTH
 BAD_TIMESTAMP_DELTA = _BAD_TIMESTAMP_DELTA
@@ -105,7 +105,7 @@ def _int64(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
+    """The 32-bit varint at `at`, still zigzag-encoded, with its width in the low three bits; -1 if there is none."""
     if at >= end:
         return -1
     byte: cython.longlong = raw[at]
@@ -225,7 +225,7 @@ class _RecordCursor:
 @cython.nogil
 @cython.exceptval(check=False)
 def _next_record(cursor: _RecordCursor, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
-    """Reads the frame of the record at `cursor.end`, length to offset delta."""
+    """Reads the start of the record at `cursor.end`, from its length to its offset delta."""
     at: cython.Py_ssize_t = cursor.end
     packed: cython.longlong = _varint(raw, at, total)
     if packed < 0:
@@ -235,7 +235,7 @@ def _next_record(cursor: _RecordCursor, raw: cython.p_const_uchar, total: cython
     if length < 1 or length > total - at:
         return _BAD_LENGTH
     end: cython.Py_ssize_t = at + length
-    at += 1  # the record's attributes, of which Kafka uses no bit
+    at += 1  # the record's attributes: Kafka uses none of their bits
     width: cython.Py_ssize_t = _varlong_width(raw, at, end)
     if width == 0:
         return _BAD_TIMESTAMP_DELTA
@@ -289,8 +289,8 @@ def check_records(
     """Walks all records of an uncompressed payload; returns (fault, index, lowest, highest, highest_at).
 
     `fault` is SOUND or a key of RECORD_FAULTS, `index` the index of the record at fault; `lowest` and `highest` are timestamp
-    deltas (ms, relative to the base timestamp), `highest_at` the offset delta of the first record with the highest.
-    Offset deltas must be 0, 1, 2 ...; given a `last_offset_delta` they must rise and not pass it (a compacted batch).
+    deltas (ms, relative to the base timestamp), `highest_at` the offset delta of the first record that has `highest`. Offset
+    deltas must be 0, 1, 2 ... With a `last_offset_delta` (a compacted batch) they must rise and not exceed it.
     """
     raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
@@ -333,8 +333,8 @@ def plain_batch(
     before_max_ms: cython.longlong,
     after_max_ms: cython.longlong,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None:
-    """The header of a client's batch that needs no refusal, inflation or correction: its 13 fields, and the records' lowest and
-    highest timestamp. None for every other batch, which `batch.validate` then examines.
+    """The 13 header fields of a client's batch that can be stored as it is, and the lowest and highest timestamp of its
+    records. None for every other batch, which `batch.validate` then refuses, inflates or corrects.
 
     `whole` and `batch` are the same bytes, once to slice and once to index. They must be exactly one uncompressed batch of
     format 2 outside of a transaction, whose max timestamp equals its records', with no timestamp before 1970 or beyond the
@@ -344,7 +344,7 @@ def plain_batch(
     total: cython.Py_ssize_t = len(batch)
     if total <= _HEADER or raw[16] != 2 or _int32(raw, 8) + _OVERHEAD != total:
         return None
-    # Any attribute: a codec, a transaction, or a bit that clients may not set.
+    # Any attribute (a codec, a transaction, or a bit that clients may not set), or a base offset other than 0.
     if raw[21] or raw[22] or _int64(raw, 0):
         return None
     count: cython.longlong = _int32(raw, 57)

@@ -3,14 +3,14 @@
 An error text that says "delete it and start again" is code that a person runs, so it needs a test. This module finds such
 texts in the whole product, and `table.py` names the tests that follow each of them.
 
-What counts: a text in the product's source, constant or with placeholders, that tells its reader to do something. Grammar
-decides, not a list of places: some clause begins with one of `IMPERATIVES`. A clause begins at the start of the text, after
-a full stop, semicolon, colon, comma, dash or opening bracket, and after "or", "and", "then", "else" or "please".
+Included: a text in the product's source, constant or with placeholders, that tells its reader to do something. Its grammar
+decides, not its place: some clause begins with one of `IMPERATIVES`. A clause begins at the start of the text, after a full
+stop, semicolon, colon, comma, dash or opening bracket, and after "or", "and", "then", "else" or "please".
 
-What does not count, because it is no message: docstrings, descriptions of command-line options, configs, metrics and events
-(each has its page), and code that protoc writes.
+Excluded, because they are no messages: docstrings, descriptions of command-line options, configs, metrics and events (each has
+its page), and code that protoc writes.
 
-Not promised: advice in other words ("it has the form ...") or assembled from single words at run time is not found.
+Limit: advice in other words ("it has the form ..."), or assembled from single words at run time, is not found.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What the rows of the table of advice (`table.py`) are made of, and the prefixes of the tests that they name."""
+"""The rows of the table of advice (`table.py`), and the prefixes of the tests that they name."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ async def configure(node: Running, topic: str, configs: dict[str, str]) -> None:
 
 
 async def leads(node: Running, *topics: str) -> None:
-    """Returns once partition 0 of each topic leads: the store has answered what its start must ask."""
+    """Returns once the node leads partition 0 of each topic. After a start this needs answers from the store."""
     for topic in topics:
         led = node.node.broker.partitions.get(TopicPartition(topic, 0))
         await until(functools.partial(_leads, led))

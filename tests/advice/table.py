@@ -1,8 +1,8 @@
 """The table of all advice: every sentence in the product that tells somebody to do something, and the tests that follow it.
 
 A row has a pattern for texts in the source (`messages.py`; placeholders are `…`) and tests that do what those texts say, on
-real parts: what the advice promises comes true, and no acknowledged record is lost. One row may cover several texts if the
-same tests follow them all. Plain validation has tables of its own: refused words, the message, accepted words.
+real parts: the advice works, and no acknowledged record is lost. One row may cover several texts if the same tests follow them
+all. Plain validation has tables of its own: refused words, the message, accepted words.
 
 `RETRIED` matches texts that only say to retry, which clients do on their own. One test asserts that each of them is an error
 that clients retry; the tests in its row show that a retry succeeds and leaves no duplicate.

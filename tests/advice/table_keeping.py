@@ -47,6 +47,8 @@ _FSYNC_FAILED = (
     HOT + "test_failed_fsync.py::test_records_flushed_after_the_restart_are_on_disk",
 )
 
+_OLDER_CONTROLLER = "tests/service/serve/test_older_controller.py::test_"
+
 DIRECTORY_ROWS = (
     row(
         "another process uses …; stop it",
@@ -196,6 +198,16 @@ STORE_ROWS = (
         "Start the newer directory again. If its disk is lost, keep this one",
         BROKER + "partition/test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
         "tests/service/takeover/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
+        _OLDER_CONTROLLER + "a_snapshot_in_the_store_ends_an_older_controller_before_it_claims_the_store",
+    ),
+    row(
+        "runs on an older data directory; nothing was changed, retry once it runs on the newest one",
+        "tests/service/controller/test_brokers.py::test_a_controller_of_an_older_disk_is_not_followed_back",
+    ),
+    row(
+        "Start the controller with its newest data directory. If that is lost, take the cluster over from its bucket",
+        _OLDER_CONTROLLER + "brokers_end_on_an_older_controller_until_the_newest_one_is_back",
+        _OLDER_CONTROLLER + "brokers_that_end_on_an_older_controller_join_the_cluster_that_is_taken_over",
     ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
@@ -255,6 +267,11 @@ STORE_ROWS = (
     row(
         "name another directory in TMPDIR and restart; no manifest was changed",
         COLD + "test_lost_sidecar.py::test_a_full_disk_of_temporary_files_is_named",
+    ),
+    row(
+        "give them up with `tidelog cold repair … --accept-loss …:…-… --apply`",
+        BROKER
+        + "background/test_lost_moves.py::test_the_partition_continues_at_the_buckets_end_once_the_loss_is_accepted",
     ),
     row("Run this without --accept-loss", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_accepted"),
     row(

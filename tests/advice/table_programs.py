@@ -63,7 +63,7 @@ REQUEST_ROWS = (
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(
-        "read it by Kafka's protocol, or continue after it",
+        "read it with Kafka's protocol, or continue after it",
         SERVICERS + "test_bounds.py::test_a_batch_that_no_message_holds_is_an_error_in_its_place",
     ),
     row(
@@ -238,6 +238,12 @@ CLUSTER_ROWS = (
         _METADATA + "test_command_codec.py::test_commands_and_results_survive_their_bytes",
     ),
     row(
+        "give its --controller-listener as --controller|give --roles broker, or leave one of them out|"
+        "a controller is in the process of a broker",
+        "tests/service/settings/test_derived.py::test_roles_are_those_of_the_node",
+        "tests/service/settings/test_derived.py::test_other_roles_are_refused",
+    ),
+    row(
         "give --controller, or --controller-listener for its own|give them there, and only --controller here",
         "tests/service/settings/test_derived.py::test_a_broker_has_one_controller_which_begins_its_cluster",
     ),
@@ -286,8 +292,22 @@ CLUSTER_ROWS = (
     ),
     row("for brokers; stop the process using it, or choose another address", _BROKERS + "a_taken_address_is_named"),
     row(
-        "is not registered with this controller; start it again",
+        "is not registered with this controller; start it again|start the controller with its newest directory",
         _METADATA + "test_registrations.py::test_another_registration_is_refused",
+    ),
+    row(
+        "runs without the disk of its partitions; start it with its first --data-dir",
+        "tests/service/serve/test_cluster.py::test_a_broker_with_an_empty_disk_leads_nothing_of_the_lost_one",
+        "tests/service/cli/client/test_cluster_status.py"
+        "::test_a_ready_broker_whose_partitions_have_no_leader_runs_without_their_disk",
+    ),
+    row(
+        "is not a controller's listener; give",
+        _BROKERS + "another_listener_of_the_controllers_node_is_named",
+    ),
+    row(
+        "the node with the cluster's controller does not answer",
+        "tests/service/cli/test_kafka_errors.py::test_a_controller_that_is_away_is_named",
     ),
 )
 KAFKA_OPTION_ROWS = (

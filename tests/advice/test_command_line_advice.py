@@ -1,4 +1,4 @@
-"""Errors about command lines, settings and configs, with their advice followed: what the message says to write is accepted.
+"""Errors about command lines, settings and configs, with their advice followed: the words that a message advises are accepted.
 
 One table covers plain validation: refused words, the message, and the advised words, which end with code 0.
 """
@@ -201,7 +201,7 @@ STARTS: list[tuple[str, str]] = [
 
 @pytest.fixture(scope="module")
 def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node started with everything that the messages of STARTS say to write."""
+    """A node started with all words that the messages of STARTS advise."""
     plain, inside, over = free_port(), free_port(), free_port()
     listeners = f"PLAINTEXT://0.0.0.0:{plain},INSIDE://127.0.0.1:{inside},SSL://:{over}"
     advertised = f"PLAINTEXT://127.0.0.1:{plain},INSIDE://127.0.0.1:{inside},SSL://localhost:{over}"

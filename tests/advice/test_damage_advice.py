@@ -1,4 +1,5 @@
-"""Errors that advise `tidelog fsck`: it names the damage and changes nothing; once that is restored, all records are there."""
+"""Errors that advise `tidelog fsck`: it names the damage and changes nothing; once the damage is repaired, all records are
+there."""
 
 from __future__ import annotations
 
@@ -144,7 +145,7 @@ async def test_a_file_that_fsck_says_to_keep_shows_what_is_missing(tmp_path: Pat
 async def test_local_records_that_differ_from_the_buckets_are_served_from_it_once_their_files_are_away(
     tmp_path: Path,
 ) -> None:
-    """As the row of `local_disagrees` in docs/operations.md says: a start alone keeps such a log."""
+    """The test follows the row of `local_disagrees` in docs/operations.md. A start alone keeps such a log."""
     async with on_disk(tmp_path) as node:
         await filled(node, 20, {"local.retention.ms": "-1", "local.retention.bytes": "-1"})
         await node.append("t", b"in the bucket later")

@@ -19,7 +19,7 @@ from tests.service.takeover.support import SNAPSHOTS
 from tests.support.faulty_store import FaultyStore
 
 METADATA = "__cluster_metadata-0"
-#: The bucket alone holds records 0 to 39 of `t`; the disk alone holds records 40 to 44 of `t` and the one of `u`.
+#: The bucket alone holds records 0 to 39 of `t`; the disk alone holds records 40 to 44 of `t` and the only record of `u`.
 OFFLOADED, WRITTEN = 40, 45
 
 
@@ -96,7 +96,7 @@ async def test_a_damaged_metadata_log_is_restored_from_a_copy(tmp_path: Path) ->
 
 
 async def test_damaged_metadata_are_set_aside_and_rebuilt_from_the_store(tmp_path: Path) -> None:
-    """As the error promises, partitions stay, including records that were not offloaded."""
+    """As the error says, partitions stay, including records that were not offloaded."""
     node = await two_topics(tmp_path / "data")
     damage_metadata(tmp_path / "data")
     with pytest.raises(MetadataCorrupt, match="--take-over CLUSTER_ID") as said:
@@ -114,7 +114,7 @@ async def test_damaged_metadata_are_set_aside_and_rebuilt_from_the_store(tmp_pat
 
 @pytest.mark.parametrize("what", ["gone", "emptied"])
 async def test_a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay(tmp_path: Path, what: str) -> None:
-    """As the error promises, records that were not offloaded are still there."""
+    """As the error says, records that were not offloaded are still there."""
     node = await two_topics(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / METADATA)
     if what == "emptied":
@@ -190,7 +190,7 @@ async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: 
 
 
 async def test_a_damaged_batch_is_put_back_from_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """None of it was sealed meanwhile. (test_tiering follows the other advice, to delete the records.)"""
+    """The batch is damaged before it is offloaded. (test_tiering follows the other advice, to delete the records.)"""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store) as node:
         await filled(node, 40, {**TIERED, "remote.log.copy.disable": "true"})

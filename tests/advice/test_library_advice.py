@@ -109,7 +109,8 @@ async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
 
 
 def test_a_record_of_a_newer_version_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is refused whole. (Here the newer version is this one, made to know the record's kind.)"""
+    """The older version refuses the whole record. (Then the test makes this version accept the record, as a newer version
+    does.)"""
     record = pb.MetadataRecord()
     image = MetadataImage(cluster_id="c")
     with pytest.raises(MetadataCorrupt, match="start the version that wrote it, or newer"):
@@ -159,7 +160,7 @@ async def test_a_request_refused_by_s3_succeeds_after_the_correction(
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Runs without root's access to everything."""
+    """Runs the block as the user nobody if the test runs as root, because root may read everything."""
     if os.geteuid():
         yield
         return

@@ -84,7 +84,7 @@ def test_every_command_named_in_the_pages_exists(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "tidelog").mkdir()
-    for name in ("offsets.csv", "lines.txt"):  # the pages name them as files that are there
+    for name in ("offsets.csv", "lines.txt"):  # the pages name these files
         (tmp_path / name).touch()
     (tmp_path / "tidelog" / "profiles.toml").write_text("[prod]\nbootstrap-server = '127.0.0.1:9092'\n")
     try:

@@ -32,8 +32,8 @@ async def refused(tier: PartitionTier, advised: str) -> str:
 
 
 async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) -> None:
-    """Asserts that the manifest names every committed segment, that their objects exist, and that the next extension
-    follows."""
+    """Asserts that the manifest names every committed segment, that their objects exist, and that the next extension begins at
+    their end."""
     await tier.load()
     manifest = stored_manifest(world.store.blocking())
     assert stored_live(world.store.blocking(), manifest) == live
@@ -143,9 +143,9 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
     async with grown(tmp_path) as (node, _):
         key = led(node).ids.manifest_key
         await deleted_in_the_bucket(node)
-        assert "else delete the topic" in str(node.node.work.tiering.lineage.reason(led(node)))
+        assert "Otherwise delete the topic" in str(node.node.work.tiering.lineage.reason(led(node)))
         said = await node.core.cold.repair(T0, apply=True)
-        assert "else delete the topic and create it again" in said.refused
+        assert "Otherwise delete the topic and create it again" in said.refused
         await node.core.topics.delete(["t"])
         await node.create("t")
         await leads(node, "t")
@@ -156,7 +156,7 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
 
 
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
-    """Nothing is discarded before somebody has consumed it."""
+    """No record is discarded before it is consumed."""
     async with grown(tmp_path / "data") as (node, versions):
         ids, manifest, access = led(node).ids, await manifest_of(led(node)), node.tier.access
         assert access is not None and access.writer is not None

@@ -9,6 +9,7 @@ import pytest
 
 from grpc_api.contract.log import FetchPartition, OffsetQuery, OffsetSpec
 from service.metadata import log as metadata_log
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import (
     FencedLeaderEpoch,
     InconsistentTopicId,
@@ -169,7 +170,7 @@ async def test_a_reader_of_a_recreated_topic_refreshes_metadata(tmp_path: Path) 
 async def test_a_change_that_is_too_large_must_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_log, "MAX_PROPOSAL_BYTES", 2000)
     changes = [new_topic(f"topic-{number:03}", number + 1) for number in range(40)]
-    log = metadata_log.MetadataLog.open(str(tmp_path), OsFiles())
+    log = metadata_log.MetadataLog.open(str(tmp_path), OsFiles(), SystemRng())
     with pytest.raises(InvalidRequest, match="split it into smaller requests"):
         await log.propose([record for change in changes for record in change])
     assert not log.image.topics
@@ -188,7 +189,7 @@ async def test_the_chunk_cache_has_its_configured_size(tmp_path: Path) -> None:
 
 
 async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> None:
-    """Its records move to the store then."""
+    """The node's records then move to the store."""
     async with running(tmp_path, store_url="none") as node:
         await filled(node, 30, {"remote.storage.enable": "false"})
         with pytest.raises(LogError, match="start it with --store"):

@@ -41,7 +41,8 @@ __all__ = ["world"]  # a fixture
 
 # --- which store, which cluster ---------------------------------------------------------------------------------------
 async def test_another_store_is_corrected(tmp_path: Path) -> None:
-    """`--store` names another bucket: local records are served meanwhile, and nothing is lost once it names the right one."""
+    """`--store` names another bucket: local records are served meanwhile, and nothing is lost once `--store` names the right
+    bucket."""
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
@@ -211,8 +212,8 @@ async def test_a_full_manifest_accepts_segments_after_retention_is_shortened(wor
 
 @pytest.mark.parametrize("reads", [False, True], ids=["may not read it", "may not change it"])
 async def test_files_of_a_newer_version_are_readable_after_the_upgrade(world: World, reads: bool) -> None:
-    """The manifest is refused and left unchanged; a version that knows its format continues with all of it. (Here that is
-    this version, told of a later format.)"""
+    """The manifest is refused and left unchanged; a version that knows its format continues with all of it. (The test raises
+    the format that this version knows.)"""
     saved = await world.extend(3)
     newer, blocking = documents.FORMAT + 1, world.store.blocking()
     with mock.patch.object(manifest_json, "LEAST_READER", documents.LEAST_READER if reads else newer):

@@ -14,9 +14,9 @@ from storage_tiers.errors import Advice
 from tests.advice.messages import ROOT, Message, advice, gives_advice
 from tests.advice.table import NO_ADVICE, RETRIED, ROWS
 
-#: Clients retry it (KAFKA_STORAGE_ERROR), although here it means a failed disk.
+#: Clients retry KAFKA_STORAGE_ERROR, although here it means a failed disk.
 RETRIED_BY_CLIENTS = {"StorageError"}
-#: An HTTP answer with status 503, and stored texts that the tier's client turns into a TierUnavailable.
+#: Not error classes: an HTTP answer with status 503, and stored texts that the tier's client turns into a TierUnavailable.
 OTHERS = {"Response", "_lost", ""}
 PATTERNS = (*(row.pattern for row in ROWS), RETRIED.pattern, *(pattern for pattern, _ in NO_ADVICE))
 

@@ -1,4 +1,4 @@
-"""The load of consumer groups: every row gives a figure, and an error is never counted as one."""
+"""The load of consumer groups: every row gives a figure, and an error never counts as a figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_row_gives_a_figure_and_has_a_target(tmp_path: Path, monkeypatch: 
     assert all(value for _, _, value in rows)
     measured = {name for name, _, _ in rows}
     assert measured - names == {"join to stable, 5 members"}
-    names -= {name for name in names if "default delay" in name}  # of the part `coordinators`
+    names -= {name for name in names if "default delay" in name}  # measured in the part `coordinators`
     assert names - measured == {"join to stable, 100 members", "join to stable, 500 members"}
 
 

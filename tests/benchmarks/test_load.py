@@ -102,7 +102,8 @@ def test_a_background_that_fails_makes_no_figure(tmp_path: Path) -> None:
 
 
 def test_burners_use_the_given_share_and_end() -> None:
-    """A quarter of a core in bursts of 2 ms: a burst is used within two sleeps, so CPU time has grown after 50."""
+    """The burner uses a quarter of a core in bursts of 2 ms, with at most two sleeps per burst, so CPU time has grown after 50
+    sleeps."""
     others = children(os.getpid())
     with burner.burning([Burn(0.25, 2.0), Burn(0.0, 2.0)]):
         (pid,) = set(children(os.getpid())) - set(others)

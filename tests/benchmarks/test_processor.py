@@ -12,9 +12,9 @@ from benchmarks import processor
 from benchmarks.burner import Used
 from benchmarks.processor import LoopTime
 
-#: The two clocks are read one after the other, and the process's counts in ticks of the kernel.
+#: The two clocks are read one after the other, and the process's clock counts in ticks of the kernel.
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-#: It spins once it reads a line, and says so when it has.
+#: A program that reads a line, uses {} seconds of processor time, and then prints a line.
 _SPINS = """
 import time
 input()
@@ -42,5 +42,5 @@ def test_a_loops_time_is_that_of_its_thread(exact: bool, monkeypatch: pytest.Mon
         whole = Used.by(process.pid).seconds
         process.kill()
     assert spent.is_exact is exact or processor._task_clock(process.pid) is None
-    assert 0 < used <= whole + TICK_S
+    assert 0 < used <= whole + 2 * TICK_S  # user and system time are each cut to whole ticks
     assert used >= 0.5 - 0.1

@@ -39,5 +39,5 @@ def test_different_rows_are_not_compared() -> None:
     with pytest.raises(LoadFailed, match="tidelog gave fewer figures"):
         list(row_by_row({"kafka": figures("kafka", []), "tidelog": figures("tidelog", [], ROWS - 1)}, 0))
     other = iter([("another row", "ms", 1.0)])
-    with pytest.raises(LoadFailed, match="different rows side by side: another row, row 0"):
+    with pytest.raises(LoadFailed, match="the brokers gave different rows: another row, row 0"):
         list(row_by_row({"kafka": figures("kafka", [], 1), "tidelog": other}, 0))

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "production.md").read_text()
 #: Figures of the page are rounded.
 TOLERANCE = 0.08
 
-#: The row of the page; the figure in it; the part and the row of the results.
+#: Each entry: the page's row, the figure in that row, and the part and the row of the results.
 FIGURES = [
     (
         "processor, produce",

@@ -1,4 +1,4 @@
-"""One member of a group, the same for every client: what `test_members.py` and `test_transactions.py` ask of each."""
+"""A group's member with the same methods for every client, as `test_members.py` uses it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.support.node import Node
 from tests.support.talker import Talker
 
 PATIENCE_S = 60.0
-#: Programs of kafka-python and aiokafka that print the number of their partitions, and poll until they are killed.
-#: It knows the topic before it joins: a second join that a poll's end cuts loses its assignment (docs/clients.md, traps).
+#: Programs of kafka-python and aiokafka that print the number of their partitions, and poll until they are killed. Each knows
+#: the topic before it joins, because a second join that is interrupted by the end of a poll loses its assignment
+#: (docs/clients.md, traps).
 KAFKA_PYTHON = """
 import sys
 from kafka import KafkaConsumer
@@ -43,20 +44,21 @@ asyncio.run(main())
 
 
 class Member(Protocol):
-    """Of a group, subscribed to one topic or to the pattern `/…/`. It reads from the beginning, and commits when told to."""
+    """A member of a group, subscribed to one topic or to the pattern `/…/`. It reads from the beginning, and does not commit by
+    itself."""
 
     @property
     def WAYS(self) -> tuple[str, ...]:  # noqa: N802 - a constant of each class
-        """The ways in which it commits what was read."""
+        """The ways in which the client can commit."""
 
     def share(self, each: int) -> list[str]:
-        """Returns once it has that many partitions: `topic-number` of each, sorted."""
+        """Returns once the member has `each` partitions: their names as `topic-number`, sorted."""
 
     def read(self, count: int) -> list[tuple[int, int]]:
-        """At least as many records: partition and offset of each."""
+        """Reads at least this many records; returns the partition and offset of each."""
 
     def commit(self, how: str = "sync") -> None:
-        """What was read; `how` is one of WAYS."""
+        """Commits the records read so far; `how` is one of WAYS."""
 
     def commit_offsets(self, offsets: Mapping[int, int]) -> None: ...
 
@@ -145,7 +147,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """Its loop runs while it is asked something, so its heartbeats wait meanwhile."""
+    """Its event loop runs only during a call, so its heartbeats wait between two calls."""
 
     WAYS = ("sync",)
 
@@ -203,7 +205,7 @@ class Aiokafka:
         self._within(lambda: self._consumer.resume(self._place(partition)))
 
     def _within(self, act: Callable[[], None]) -> None:
-        """Acts within its loop, which it asks for."""
+        """Calls `act` on its event loop, because the call needs a running loop."""
 
         async def acting() -> None:
             act()
@@ -221,7 +223,7 @@ class Aiokafka:
 
 
 class _Asked:
-    """A member within the process of another language."""
+    """A member in a process of another language."""
 
     WAYS: tuple[str, ...] = ("sync",)
 
@@ -271,7 +273,7 @@ class Java(_Asked):
 
 
 class Kafkajs(_Asked):
-    """It hands out records as they come, so it commits offsets that it is told."""
+    """kafkajs passes records on as they come, so the test tells it which offsets to commit."""
 
     def __init__(self, talker: Talker, node: Node, group: str, topic: str, instance: str | None = None) -> None:
         assert instance is None, "kafkajs has no static members"
@@ -294,7 +296,7 @@ class Kafkajs(_Asked):
 
 @contextmanager
 def process(program: str, node: Node, group: str, topic: str, partitions: int) -> Iterator[subprocess.Popen[str]]:
-    """A member in a process of its own, once it has that many partitions."""
+    """Starts a member in its own process, and yields once the member has `partitions` partitions."""
     words = [sys.executable, "-W", "ignore", "-c", program, node.kafka, group, topic]
     running = start_child(words, stdout=subprocess.PIPE, text=True)
     try:

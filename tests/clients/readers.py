@@ -1,6 +1,6 @@
 """Each client's consumer under assign(): reads a given range of offsets from partition 0 of each topic.
 
-Results are by topic, in offset order; that offsets have neither gap nor repeat is asserted here.
+Results are by topic, in offset order. The readers assert that offsets have neither gaps nor repeats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tests.clients.samples import Record
 from tests.support.talker import Talker
 
-#: By topic, the first offset wanted and the one after the last.
+#: By topic, the first offset wanted and the offset after the last.
 Wanted = Mapping[str, tuple[int, int]]
 Found = dict[str, list[Record]]
 
@@ -102,7 +102,7 @@ def aiokafka(address: str, wanted: Wanted, **settings: object) -> Found:
 
 
 def kcat(address: str, wanted: Wanted, **settings: object) -> Found:
-    """One kcat process per topic, as kcat reads only one."""
+    """One kcat process per topic, because kcat reads only one topic."""
     gathered = Gathered(wanted)
     for topic, (first, end) in wanted.items():
         command = ["kcat", "-b", address, "-C", "-q", "-t", topic, "-p", "0", "-o", str(first), "-c", str(end - first)]

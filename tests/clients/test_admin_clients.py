@@ -1,6 +1,6 @@
-"""What the admin clients of kafka-python, aiokafka and kafkajs ask: each call once, with a fact of each answer.
+"""The calls of the admin clients of kafka-python, aiokafka and kafkajs: each is made once, and a fact of its answer is checked.
 
-`test_every_admin_call.py` has those of librdkafka and Java, and checks that none is left out.
+`test_every_admin_call.py` makes the calls of librdkafka and Java, and checks that no call is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNT = 40
 
 @pytest.fixture
 def topic(node: Node, request: pytest.FixtureRequest) -> str:
-    """With records and the committed offset 7 of partition 1 in a group of its name, which has no members."""
+    """A topic with records. A group of the same name, without members, has the committed offset 7 of partition 1."""
     name = str(request.node.name.replace("[", "-").replace("]", ""))
     create(node, name, 2, {})
     produce(node, name, COUNT)
@@ -98,7 +98,7 @@ def test_kafka_python_manages_groups(python: Any, topic: str) -> None:
 
 
 def test_kafka_python_removes_a_static_member(node: Node, python: Any, topic: str) -> None:
-    """Which leaves only its session's timeout after it has closed."""
+    """A static member leaves only by its session's timeout after it has closed."""
     from kafka.admin import MemberToRemove
 
     how = {"bootstrap.servers": node.kafka, "group.id": f"{topic}-static", "group.instance.id": "stays"}
@@ -213,7 +213,7 @@ async def test_aiokafka_manages_topics_and_groups(node: Node, aio: Any, topic: s
 # --- kafkajs ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def js(node: Node, javascript: Talker) -> Callable[..., Any]:
-    """`after` is a call, with its arguments, that the same client makes before."""
+    """`after` is a call, with its arguments, that the same client makes first."""
     return lambda method, *asked, after=(): javascript.ask(
         command="admin", bootstrap=node.kafka, method=method, arguments=list(asked), after=list(after)
     )
@@ -237,7 +237,7 @@ def test_kafkajs_manages_topics(js: Callable[..., Any], topic: str) -> None:
     js("deleteTopics", {"topics": [made]})
     assert made not in js("listTopics")
     assert [each["low"] for each in js("fetchTopicOffsets", topic)] == ["0", "0"]
-    # It deletes records of topics only whose metadata it has.
+    # kafkajs deletes records only of topics whose metadata it has.
     records = {"topic": topic, "partitions": [{"partition": 0, "offset": "1"}]}
     js("deleteTopicRecords", records, after=("fetchTopicOffsets", topic))
     assert {each["partition"]: each["low"] for each in js("fetchTopicOffsets", topic)} == {0: "1", 1: "0"}
@@ -256,6 +256,6 @@ def test_kafkajs_manages_groups(js: Callable[..., Any], topic: str) -> None:
     js("setOffsets", {"groupId": topic, "topic": topic, "partitions": [{"partition": 0, "offset": "3"}]})
     assert offsets() == ["3", "7"]
     js("resetOffsets", {"groupId": topic, "topic": topic, "earliest": True})
-    assert offsets() == ["-2", "-2"]  # it commits its own word for the earliest offset
+    assert offsets() == ["-2", "-2"]  # kafkajs commits -2, its number for the earliest offset
     js("deleteGroups", [topic])
     assert topic not in [each["groupId"] for each in js("listGroups")["groups"]]

@@ -47,7 +47,7 @@ class Librdkafka:
         found: list[bytes] = []
         for _ in range(600):
             polled = self._consumer.consume(count - len(found), timeout=0.1)
-            # Temporary errors arrive here too.
+            # Temporary errors arrive as messages, too.
             found += [bytes(each.value() or b"") for each in polled if each.error() is None]
             if len(found) == count:
                 return found
@@ -132,7 +132,7 @@ def test_consumers_continue_after_a_restart_raised_the_epoch(changing: Node, jav
 def test_readers_of_a_deleted_topic_read_its_successor(changing: Node, java: Talker, client: str) -> None:
     """A consumer's offset is past the new topic's end, so it resets to the beginning, as configured.
 
-    kafka-python reads no further record, and none from Apache Kafka either.
+    kafka-python reads no further record, neither here nor on Apache Kafka.
     """
     topic = f"again-{client}"
     create(changing, topic, 1, {})

@@ -27,14 +27,14 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
     "remote.storage.enable": "false",
 }
-#: Written last, without a key that occurs before: they close the segments that are compared.
+#: Number of records that are written last, with keys of their own, to close the segments that are compared.
 PADDING = 60
 
 Row = tuple[int, bytes, bytes | None]
 
 
 class Pair:
-    """Both brokers by their addresses, and what each does with a topic."""
+    """Both brokers, with operations on a topic of each."""
 
     def __init__(self, kafka: ApacheKafka, node: Node) -> None:
         self.kafka, self.node = kafka, node
@@ -62,7 +62,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def rows(address: str, topic: str) -> list[Row]:
-    """Every record of every transaction that is left."""
+    """All records that are left, including those of aborted transactions."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -93,7 +93,7 @@ def padded(producer: Producer, topic: str) -> None:
 
 
 def write_alone(producer: Producer, topic: str, key: bytes, value: bytes | None) -> None:
-    """A batch of one record, which arrives."""
+    """Writes a batch of one record and waits for the acknowledgement."""
     told: list[object] = []
     producer.produce(topic, key=key, value=value, on_delivery=lambda error, _: told.append(error))
     producer.flush(30)
@@ -101,12 +101,12 @@ def write_alone(producer: Producer, topic: str, key: bytes, value: bytes | None)
 
 
 def compared(rows: list[Row]) -> list[Row]:
-    """Without those that may be in a segment that is still written to."""
+    """The rows without the padding, which may be in the active segment."""
     return [row for row in rows if not row[1].startswith(b"padding")]
 
 
 def same_is_left(pair: Pair, topic: str, written: int) -> None:
-    """Waits until both have removed what they may, and nothing else."""
+    """Waits until both brokers have the same records left, fewer than were written."""
 
     def agree() -> bool:
         kafka, ours = (compared(left) for left in pair.left(topic))
@@ -144,7 +144,7 @@ def test_tombstones_go_after_their_retention(pair: Pair) -> None:
             write_alone(producer, "tombstones", b"k%d" % (number % 20), None if number % 2 else b"%d" % number)
 
     def gone() -> bool:
-        # A tombstone goes at a cleaning after its horizon, and only new records make a log due.
+        # A cleaning removes tombstones whose delete horizon has passed, and only new records make a log due for cleaning.
         pair.write(lambda address: padded(Producer({"bootstrap.servers": address}), "tombstones"))
         return [[row[0] for row in compared(left)] for left in pair.left("tombstones")] == [list(range(80, 100, 2))] * 2
 

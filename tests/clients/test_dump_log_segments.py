@@ -96,7 +96,7 @@ SMALL = {"internal.segment.bytes": "4000", "remote.storage.enable": "false", "in
 TRANSACTIONS = (("a", True), ("b", False), ("c", True), ("d", False), ("e", True))
 #: The table's records and keys.
 ROWS, KEYS = 300, 10
-#: TransactionState's numbers: those that a transaction passes after it has begun, by how it ends.
+#: Numbers of Kafka's TransactionState: empty, ongoing, and the two states of each outcome.
 EMPTY, ONGOING, COMMITTED, ABORTED = 0, 1, (2, 4), (3, 5)
 SECONDS = 60.0
 
@@ -125,7 +125,8 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Node:
 
 
 def is_compacted(node: Node, topic: str) -> bool:
-    """Whether the log is clean up to its last segment. Sizes do not say: cleaned segments are merged into whole ones again."""
+    """Whether the log is clean up to its last segment. Sizes do not show it, because cleaned segments are merged into whole
+    ones."""
     directory = node.partition_dir(topic)
     point = read_clean_point(str(directory))
     *closed, last = sorted(int(path.stem) for path in directory.glob("*.log"))
@@ -171,7 +172,7 @@ def join_and_commit(node: Node) -> None:
 
 
 def is_aborted(number: int) -> bool:
-    """Of the table's records, written five in a transaction."""
+    """Whether a record of the table was aborted; a transaction has five records."""
     return number // 5 % 3 == 1
 
 
@@ -246,7 +247,7 @@ def test_transaction_indexes_name_the_aborted_transactions(worked: Node, java: T
 
 @pytest.mark.parametrize("topic", [OFFSETS, DECISIONS, WORK, TABLE])
 def test_their_indexes_pass_its_sanity_checks(worked: Node, java: Talker, topic: str) -> None:
-    """Those of compacted segments, too."""
+    """The indexes of compacted segments pass, too."""
     directory = worked.partition_dir(topic)
     for suffix in (".index", ".timeindex"):
         printed = dumped(java, "--index-sanity-check", "--files", files(directory, suffix))

@@ -1,6 +1,7 @@
-"""Transactions of each client but librdkafka: committed and aborted, copying with offsets, and taken over by a younger one.
+"""Transactions of each client but librdkafka: committed and aborted, copying with offsets, and taken over by a younger
+producer.
 
-`test_transactions.py` has the same of librdkafka, and commits and aborts of aiokafka and Java.
+`test_transactions.py` has the same tests of librdkafka, and commits and aborts of aiokafka and Java.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.support.talker import Talker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 COUNT, PARTITIONS = 100, 2
-#: Answers the named question with the client: "copy" with the number copied, "fence" with the name of the error.
+#: Runs the named task with the client: "copy" returns the number of records copied, "fence" the name of the error.
 Ask = Callable[..., Any]
 FENCED = {
     "kafka-python": "ProducerFencedError",
@@ -156,7 +157,7 @@ class Aiokafka:
                 return type(error).__name__
             finally:
                 await young.commit_transaction()
-                await old.client.close()  # its `stop` would wait for the transaction
+                await old.client.close()  # the producer's `stop` would wait for the transaction
         return None
 
 
@@ -221,7 +222,7 @@ def test_it_commits_and_aborts(node: Node, client: Any, topic: str) -> None:
 
 
 def test_it_copies_each_record_once_and_its_offsets_with_them(node: Node, client: Any, topic: str) -> None:
-    """Its first transaction is aborted."""
+    """The client's first transaction is aborted."""
     source = f"{topic}-source"
     create(node, source, PARTITIONS, {})
     transact(transactional(node, source), source, "aborted", commit=False)

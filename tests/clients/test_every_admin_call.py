@@ -1,6 +1,5 @@
-"""Every served call of each admin client is made by a test: those of librdkafka and Java here, with facts of the answers.
-
-`test_admin_clients.py` has those of kafka-python, aiokafka and kafkajs.
+"""Each call of an admin client that a node serves is made by a test. This module makes those of librdkafka and Java, and checks
+facts of the answers. `test_admin_clients.py` makes those of kafka-python, aiokafka and kafkajs.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from tests.support.talker import Talker
 HERE = Path(__file__).parent
 SECONDS = 30
 COUNT = 40
-#: What no client can ask a node for yet: docs/compatibility.md lists the APIs.
+#: Calls whose APIs a node does not serve yet: docs/compatibility.md lists the APIs.
 NOT_SERVED = re.compile("acls?$|acls$|Acls$|scram|Scram|sasl|DelegationToken$|ClientQuotas$|Share|Streams")
-#: What asks the broker for nothing: it looks at what the client has, or ends it.
+#: Calls that send no request: they look at the client's own state, or close it.
 LOCAL = {
     "cluster_id",
     "close",
@@ -37,7 +36,7 @@ LOCAL = {
     "poll",
     "start",
 } | {*("registerMetricForSubscription", "unregisterMetricFromSubscription")}
-#: Where the calls of a client are made, and how its admin client is called there.
+#: The modules that make the calls of a client, and the name of the variable that has its admin client there.
 MADE = {
     AdminClient: (("test_every_admin_call", "test_groups", "test_librdkafka_configs", "test_transactions"), "admin"),
     "KafkaAdminClient": (("test_admin_clients",), "python"),
@@ -97,7 +96,7 @@ def test_librdkafka_manages_topics_and_looks_at_the_cluster(node: Node) -> None:
     assert topic not in admin.list_topics(timeout=SECONDS).topics
 
 
-#: Facts of Java's answers, as AdminCalls prints them; the others are null.
+#: Facts of Java's answers, as AdminCalls prints them; all other answers are null.
 FACTS = {
     "createTopics": "1",
     "describeTopics": "2",
@@ -142,5 +141,5 @@ def test_java_makes_every_call(tmp_path: Path) -> None:
     found = dict(line.split("\t", 1) for line in ran.stdout.splitlines())
     calls = set(found.pop("all").split())
     assert {call: result for call, result in found.items() if result != "null"} == FACTS
-    # Its id for metrics is known only if it sends them, which no setting of an admin client does by default.
+    # A client has an instance id only if it pushes metrics, and an admin client does not push them by default.
     assert left_out(calls, {*found, "clientInstanceId"}) == []

@@ -20,7 +20,7 @@ def run_tool(java: Talker, tool: str, *words: str) -> str:
 
 
 def transactions(node: Node, java: Talker) -> int:
-    """Runs Java's producer with transactions; returns how often it added partitions to one itself."""
+    """Runs Java's producer with transactions; returns the number of its AddPartitionsToTxn requests."""
     before = added(node)
     load = ("--topic", "t", "--num-records", str(RECORDS), "--record-size", "100", "--throughput", "-1")
     transactional = ("--transactional-id", "x", "--transaction-duration-ms", "20")

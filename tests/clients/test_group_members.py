@@ -1,4 +1,5 @@
-"""Members of groups that are killed, pause, seek, commit without waiting or subscribe to a pattern; several of each client."""
+"""Group members that are killed, pause, seek, commit without waiting or subscribe to a pattern, and several members of each
+client library."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.support.node import Node
 from tests.support.talker import Talker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
-#: Of kafka-python's members. It bounds how long the test waits for a member that ends.
+#: The poll timeout of kafka-python's members, which bounds how long the test waits for a member that ends.
 POLL_MS = 3000
 #: A member in a process of its own: it prints its first assignment, and polls until it is killed.
 MEMBER = """
@@ -119,7 +120,7 @@ def test_a_member_pauses_seeks_and_resumes(node: Node, topic: str) -> None:
 
 
 def test_members_of_kafka_python_share_partitions_and_take_over(node: Node, topic: str) -> None:
-    """Each polls in a thread of its own, as applications do: its poll waits for the rebalance.
+    """Each member polls in a thread of its own, as applications do: its poll waits for the rebalance.
 
     A poll that ends while its JoinGroup is under way forgets an answer that comes before the next poll, and the next poll
     begins another rebalance: short polls on a busy machine rebalance for ever. So polls are long, and a listener reports what

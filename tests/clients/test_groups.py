@@ -1,4 +1,4 @@
-"""Consumer groups with real clients: subscribe, join and leave, commit, static members, and what their admin clients ask."""
+"""Consumer groups with real clients: subscribe, join and leave, commit, static members, and requests of their admin clients."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def test_a_group_outlives_a_killed_node(node: Node, topic: str) -> None:
 
 
 def test_a_member_survives_a_pause_of_the_node_if_its_heartbeat_was_sent_in_time(node: Node) -> None:
-    """The pause is longer than its session. Asked by hand: librdkafka leaves by itself after a session without answers."""
+    """The pause is longer than the member's session. The test sends the requests itself, because librdkafka leaves the group
+    after a session without answers."""
     peer = Peer("node", node.kafka, "paused")
     group, member, generation = stable(peer, session_timeout=2000)
     beat = {"group_id": group, "member_id": member, "generation_id": generation}

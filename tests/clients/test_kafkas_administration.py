@@ -1,4 +1,5 @@
-"""What kafka-transactions and kafka-consumer-groups do with open transactions and live members: `tools.py` has neither."""
+"""kafka-transactions and kafka-consumer-groups on open transactions and live members, which the commands of `tools.py` do not
+cover."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ TRANSACTION_STATE = "__transaction_state"
 
 
 def rows(java: Talker, node: Node, tool: str, *words: str) -> list[dict[str, str]]:
-    """The table that the tool prints, by its heads."""
+    """The rows of the table that the tool prints, as dicts by column."""
     arguments = ["--bootstrap-server", node.kafka, *words]
     answer = java.ask(command="tool", tool=tools.CLASSES[tool], arguments=arguments)
     assert answer["status"] == 0, answer["printed"]
@@ -35,7 +36,7 @@ def rows(java: Talker, node: Node, tool: str, *words: str) -> list[dict[str, str
 
 @contextmanager
 def opened(node: Node, topic: str, name: str) -> Iterator[Producer]:
-    """A producer with a record of an open transaction in partition 1."""
+    """A producer whose open transaction has a record in partition 1."""
     producer = transactional(node, name)
     producer.begin_transaction()
     producer.produce(topic, "open", partition=1)
@@ -65,7 +66,7 @@ def test_transactions_are_listed_described_and_found_in_a_partition(node: Node, 
 
 
 def test_a_hanging_transaction_is_found_and_aborted(java: Talker, tmp_path: Path) -> None:
-    """Its coordinator's records are lost, so nothing else would ever end it."""
+    """The coordinator's records are lost, so nothing else would ever end the transaction."""
     with Node(tmp_path, store="none") as node:
         create(node, "t", PARTITIONS, {})
         with opened(node, "t", "gone"):

@@ -1,4 +1,5 @@
-"""Configs that librdkafka's admin client changes, and their effect on the next request. Kafka's tools: test_tools.py."""
+"""Configs that librdkafka's admin client changes, and their effect on the next request. `test_tools.py` covers Kafka's
+tools."""
 
 from __future__ import annotations
 

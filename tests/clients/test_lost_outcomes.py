@@ -1,5 +1,6 @@
-"""A disk has lost the marker of a transaction whose outcome no coordinator knows any more: it stays open and tools name it, and
-the producer of its id, which lives on under a newer epoch, goes on once an operator has ended it."""
+"""A disk has lost the marker of a transaction whose outcome no coordinator knows any longer. The transaction stays open, and
+tools name it. By then the producer of its transactional id has a newer epoch; it continues once an operator has ended the
+transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ WHERE = ("--topic", "t", "--partition", "0", "--start-offset", "0")
 
 
 def cut_off(node: Node) -> None:
-    """Kills the node. Partition 0 loses all after the first transaction's record."""
+    """Kills the node, cuts partition 0 after the first transaction's record, and starts the node."""
     node.kill()
     directory = node.partition_dir("t", 0)
     log = directory / "00000000000000000000.log"
@@ -36,7 +37,7 @@ def cut_off(node: Node) -> None:
 
 
 def is_named(node: Node) -> None:
-    """By every command that shows open transactions, with the one that ends it."""
+    """Asserts that every command that shows open transactions names it, with the command that ends it."""
     (row,) = tidelog("txn", "find-hanging", "--max-transaction-timeout", "0ms", "--json", "-b", node.kafka).json
     assert (row["topic"], row["partition"], row["start_offset"]) == ("t", 0, 0)
     (listed,) = tidelog("txn", "list", "--producer-id", str(row["producer_id"]), "--json", "-b", node.kafka).json
@@ -79,7 +80,7 @@ def test_a_producer_of_version_2_continues_once_its_lost_transaction_is_aborted(
 
 def test_a_producer_of_version_1_continues_once_its_lost_transaction_is_aborted(tmp_path: Path) -> None:
     """The later producer of the id has a newer epoch. Its client has added the partition to its transaction, so that Kafka's
-    own tool takes the earlier one for that."""
+    own tool mistakes the earlier transaction for the later one."""
     with Node(tmp_path, store="none") as node:
         create(node, "t", 2, {})
         transact(transactional(node, "x"), "t", "before")

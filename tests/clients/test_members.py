@@ -1,6 +1,7 @@
 """Each client but librdkafka as a member of a group: a pattern, commits, pause and seek, a static restart, and a death.
 
-`test_groups.py` and `test_group_members.py` have the same of librdkafka, and how members of each client share partitions.
+`test_groups.py` and `test_group_members.py` have the same tests of librdkafka, and show how members of each client share
+partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.talker import Talker
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 COUNT, PARTITIONS = 100, 2
 CLIENTS = ("kafka-python", "aiokafka", "kafkajs", "Java")
-#: Opens a member of a client: node, group, topic, and the instance of a static member.
+#: Opens a member with a client. The arguments are the node, the group, the topic, and a static member's instance id.
 Open = Callable[..., Member]
 
 
@@ -51,7 +52,7 @@ def topic(node: Node) -> str:
 
 
 def committed(node: Node, group: str, topic: str) -> list[int]:
-    """As another client sees it; -1001 where nothing is."""
+    """The committed offsets as another client sees them; -1001 where there is none."""
     with closing(Consumer({"bootstrap.servers": node.kafka, "group.id": group})) as asks:
         found = asks.committed([TopicPartition(topic, number) for number in range(PARTITIONS)], 30)
     return [each.offset for each in found]
@@ -122,7 +123,7 @@ def test_a_static_member_restarts_without_a_rebalance(node: Node, topic: str, cl
 
 @contextmanager
 def in_turns(consumer: Consumer) -> Iterator[None]:
-    """The consumer is polled in a thread of its own, as its rebalances need."""
+    """Polls the consumer in a thread of its own, because its rebalances need polls."""
     from threading import Event, Thread
 
     ended = Event()
@@ -177,7 +178,7 @@ def test_partitions_of_a_killed_process_go_to_the_others(node: Node, topic: str,
 
 @pytest.mark.parametrize("client", ["kafkajs", "Java"], indirect=True)
 def test_partitions_of_a_killed_talker_go_to_the_others(node: Node, topic: str, client: str, opened: Open) -> None:
-    """The one that stays is of the same client: kafkajs has an assignor of its own."""
+    """The member that stays uses the same client, because kafkajs has an assignor of its own."""
     group = f"{client}-killed"
     with ExitStack() as stack:
         talker = conftest.start_javascript() if client == "kafkajs" else tools.start()

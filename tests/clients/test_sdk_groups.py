@@ -155,7 +155,7 @@ def shared(client: BlockingClient, group: str) -> bool:
 
 
 def test_the_sdk_leaves_no_lag_behind_a_transaction(node: Node, client: BlockingClient, topic: str) -> None:
-    """A transaction's marker is no record, and the committed offset lies behind it all the same."""
+    """A transaction's marker is no record, but the committed offset is after the marker."""
     producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "one"})
     producer.init_transactions(60)
     producer.begin_transaction()

@@ -102,7 +102,7 @@ def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) ->
 
 
 def test_the_verifiable_producer_gets_an_answer_for_every_record(plain: Node) -> None:
-    """The tool writes 0, 1, 2 ... and reports each acknowledgement. It needs its own process because it ends it."""
+    """The tool writes 0, 1, 2 ... and reports each acknowledgement. It exits its process, so it needs a process of its own."""
     create(plain, "verified", 1, {})
     printed = kafka_jars.run_tool(
         "org.apache.kafka.tools.VerifiableProducer",
@@ -131,7 +131,7 @@ def test_the_verifiable_consumer_reads_and_commits_as_a_member(plain: Node) -> N
 
 
 def test_the_transactional_message_copier_copies_once_with_aborts(plain: Node) -> None:
-    """As a member of a group that subscribes; it aborts transactions by chance, and reads their records again."""
+    """The tool subscribes as a member of a group. It aborts transactions at random, and reads their records again."""
     for topic in ("original", "copied"):
         create(plain, topic, 1, {})
     produce(plain, "original", 500)

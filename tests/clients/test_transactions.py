@@ -1,4 +1,4 @@
-"""Exactly once with real clients: transactions of librdkafka, aiokafka and Java's producer, and those who read behind them."""
+"""Exactly once with real clients: transactions of librdkafka, aiokafka and Java's producer, and their readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def reader(node: Node, topic: str, isolation: str) -> Iterator[Consumer]:
 
 
 def found(node: Node, topic: str, count: int, isolation: str = "read_committed") -> list[str]:
-    """Values, sorted. The last record committed must be the last of its partition: fewer are not noticed otherwise."""
+    """The values found, sorted. The last committed record must be the last of its partition, or missing ones would go
+    unnoticed."""
     with reader(node, topic, isolation) as made:
         values = read(made, count)
         values += [message.value() for message in made.consume(100, 0.5)]
@@ -98,7 +99,7 @@ def last_stable_offset(node: Node, topic: str, partition: int) -> int:
 
 
 def test_a_member_of_an_earlier_generation_commits_no_offsets_in_a_transaction(node: Node, topic: str) -> None:
-    """Another one has taken over its partitions; its transaction can be aborted, and the next one commits."""
+    """Another member has taken over its partition. The transaction can be aborted, and the next transaction commits."""
     source, group = f"{topic}-source", f"{topic}-group"
     create(node, source, PARTITIONS, {})
     producer = transactional(node, topic)
@@ -143,7 +144,7 @@ def test_a_copy_loop_copies_each_record_once(node: Node, topic: str) -> None:
             if copied == 0:
                 producer.flush(SECONDS)
                 producer.abort_transaction(SECONDS)
-                # As an application does after an abort: it goes back to what is committed.
+                # After an abort, an application seeks to the committed offsets.
                 for place in one.committed(one.assignment(), SECONDS):
                     one.seek(TopicPartition(source, place.partition, max(place.offset, 0)))
                 copied = -1
@@ -254,7 +255,7 @@ def test_the_sdk_and_the_bucket_show_committed_records_alone(tmp_path: Path) -> 
 
 
 def test_producers_of_the_sdk_and_of_kafka_fence_each_other(node: Node, topic: str) -> None:
-    """And readers of both see what both have committed."""
+    """Readers of both see the committed records of both."""
     first = transactional(node, topic)
     first.begin_transaction()
     first.produce(topic, "lost", partition=0)

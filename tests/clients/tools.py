@@ -175,7 +175,7 @@ MASKS = (
     (r"^\[.*\] (ERROR|WARN).*\n(\t.*\n|.*Exception.*\n)*", ""),
     (r"^\t(at .*|\.\.\. \d+ more)\n", ""),
     (r"(TopicId: |Cluster ID: |ClusterId: +)\S+", r"\1ID"),
-    (r"(HighWatermark: +|\tEpoch: |[A-Z]{22}\t)\d+ *", r"\g<1>N"),
+    (r"(HighWatermark: +|\bLeaderEpoch: +|\tEpoch: |[A-Z]{22}\t)\d+ *", r"\g<1>N"),
     (r"3000 records sent.*", "3000 records sent"),
     (r'"logDir":"[^"]+"', '"logDir":"DIRECTORY"'),
     (r"crc: \d+", "crc: CRC"),

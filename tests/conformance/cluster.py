@@ -1,6 +1,6 @@
-"""Three brokers of one controller in this process, each behind its gRPC server, and a client that is given one address.
+"""Three brokers of one controller in this process, each behind its gRPC server, and a client that knows one address.
 
-Broker 1 has the controller; the client is given the address of broker 2. The brokers have no object store.
+Broker 1 has the controller; the client knows the address of broker 2. The brokers have no object store.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 brokers of one controller (`cluster.py`), and the core in memory on which the gateway's handlers are tested.
 
 The first two run on a whole node in this process: a hot disk and a memory store. `test_contract_of_a_node.py` tests them on
-what the core in memory lacks (tiers, producers, transactions, flushes, broker configs).
+what the core in memory lacks (tiers, logs with producers and transactions, flushes, broker configs).
 """
 
 from __future__ import annotations

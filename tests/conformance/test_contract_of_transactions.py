@@ -210,7 +210,7 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
 
 async def test_an_unknown_transactional_id_is_not_found(transactions: Transactions) -> None:
     await begun(transactions)
-    found = await once_loaded(lambda: transactions.describe("nobody", CALLER))  # of another partition
+    found = await once_loaded(lambda: transactions.describe("nobody", CALLER))  # its coordinator is another partition
     assert isinstance(found.error, TransactionalIdNotFound)
     assert found[1:] == ("nobody", "", (0, 0), 0, 0, found.partitions) and list(found.partitions) == []
 

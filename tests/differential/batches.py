@@ -33,7 +33,8 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch to send. `count` and `last_offset_delta`, if given, override the true values; `flip` damages that byte."""
+    """A batch to send. `count` and `last_offset_delta`, if given, override the true values; `flip` is the index of a byte to
+    damage."""
 
     records: Sequence[Record]
     codec: str = "none"

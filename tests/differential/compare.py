@@ -23,10 +23,11 @@ _NO_ID = (None, -1, 0, "", "00000000-0000-0000-0000-000000000000")
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """A peer's data for normalisation. `until_ms`: the session's end (Unix ms); `known`: names by id."""
+    """A peer's data for normalisation. `ports`: the peer's ports by broker id; `until_ms`: the session's end (Unix ms);
+    `known`: names by id."""
 
     host: str
-    port: int
+    ports: Mapping[int, int]
     started_ms: int
     until_ms: int
     known: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -189,8 +190,19 @@ class Normaliser:
             near = self._side.started_ms - CLOCK_SLACK_MS <= value <= self._side.until_ms + CLOCK_SLACK_MS
             return "<now>" if near else value
         if rule.kind is Kind.OWN_ADDRESS:
-            return "<its own>" if value in (self._side.host, self._side.port) else value
+            return self._own(value)
+        if rule.kind is Kind.A_BROKER:
+            return "<a broker>" if value in self._side.ports else value
         return "<positive>" if value > 0 else value
+
+    def _own(self, value: Tree) -> Tree:
+        """A host or a port of this side; with several brokers, the port shows the broker."""
+        if value == self._side.host:
+            return "<its own>"
+        broker = next((broker for broker, port in self._side.ports.items() if port == value), None)
+        if broker is None:
+            return value
+        return "<its own>" if len(self._side.ports) == 1 else f"<broker {broker}'s>"
 
 
 def _short(value: Tree) -> str:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from service.observability.client_telemetry import NAME as RECEIVER
-from tests.differential.judge import Broker, Judge, Setup
+from tests.differential.judge import Brokers, Judge, Setup
+from tests.differential.routed_peer import place_internal_topics
 from tests.support import kafka_jars
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import NODE_ID, ApacheKafka
+from tests.support.cluster import Cluster
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.node import Node
 from tests.support.ports import free_port
 
@@ -22,7 +25,7 @@ QUICK = kafka_jars.QUICK_START
 ONE_REPLICA = (".replication.factor", ".min.isr")
 #: Short intervals for the background work of brokers with a tier.
 EAGER: dict[str, str | int | bool] = {"log.retention.check.interval.ms": 200}
-#: Setups of which both brokers get the same configs.
+#: By setup, the configs that both brokers get.
 SETTINGS: dict[Setup, dict[str, str | int | bool]] = {
     Setup.GROUPS: {
         "group.initial.rebalance.delay.ms": 0,
@@ -30,6 +33,8 @@ SETTINGS: dict[Setup, dict[str, str | int | bool]] = {
     },
     Setup.REPLICAS: {"offsets.topic.replication.factor": 3, "transaction.state.log.replication.factor": 3},
 }
+#: Configs of three brokers. Their sessions take longer, so retention is never due within one: old records would expire.
+PATIENT: dict[str, str | int | bool] = {**SETTINGS[Setup.GROUPS], "log.retention.check.interval.ms": 3_600_000}
 KAFKAS_TIER: dict[str, str | int | bool] = {
     **EAGER,
     "log.initial.task.delay.ms": 200,
@@ -44,15 +49,36 @@ KAFKAS_TIER: dict[str, str | int | bool] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--write-counts", action="store_true", help="write tests/differential/counts.json and pinned.json anew"
+        "--write-counts", action="store_true", help="rewrite tests/differential/counts.json and pinned.json"
     )
+
+
+def three_brokers(stack: ExitStack, left: Path, right: Path) -> tuple[Brokers, Brokers]:
+    """Both clusters. The partitions of the coordinators' topics are on the same brokers in both."""
+    kafka = KafkaCluster(left, settings={**PATIENT, "log.initial.task.delay.ms": 3_600_000}, jvm=QUICK)
+    alone = (key for key in kafka.nodes[NODE_ID].configs() if key.endswith(ONE_REPLICA))
+    cluster = Cluster(right, f"file://{right / 'store'}", {**dict.fromkeys(alone, 1), **PATIENT})
+    for node in cluster.nodes.values():
+        node.kafka = f"127.0.0.1:{free_port()}"
+        node.flags += ["--advertised-listeners", f"PLAINTEXT://{node.kafka}"]
+    stack.enter_context(kafka)
+    stack.enter_context(cluster)
+    sides = (
+        Brokers({broker: node.address for broker, node in kafka.nodes.items()}, kafka.restart),
+        Brokers({broker: node.kafka for broker, node in cluster.nodes.items()}, lambda n: cluster.nodes[n].restart()),
+    )
+    for name, side in zip(("kafka", "tidelog"), sides, strict=True):
+        place_internal_topics(name, side.addresses)
+    return sides
 
 
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     with ExitStack() as stack:
 
-        def brokers(setup: Setup) -> tuple[Broker, Broker]:
+        def brokers(setup: Setup) -> tuple[Brokers, Brokers]:
+            if setup is Setup.THREE:
+                return three_brokers(stack, *(tmp_path_factory.mktemp(name) for name in ("kafka-3", "tidelog-3")))
             left, right = (tmp_path_factory.mktemp(name) for name in ("kafka", "tidelog"))
             if setup is Setup.RECEIVER:
                 kafka_jars.compile_class(KAFKAS_RECEIVER, left)
@@ -79,10 +105,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
             stack.enter_context(kafka)
             stack.enter_context(node)
 
-            def restart_kafka() -> None:
+            def restart_kafka(_: int) -> None:
                 kafka.stop()
                 kafka.start()
 
-            return Broker(kafka.address, restart_kafka), Broker(node.kafka, node.restart)
+            return (
+                Brokers({NODE_ID: kafka.address}, restart_kafka),
+                Brokers({NODE_ID: node.kafka}, lambda _: node.restart()),
+            )
 
         yield Judge(brokers)

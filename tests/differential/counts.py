@@ -1,6 +1,7 @@
 """The amount compared: per API, distinct fields over all versions, and single values. The counts may only rise.
 
-`counts.json` holds the last recorded counts; `make differential ARGS=--write-counts` rewrites it.
+`counts.json`, and `counts_of_three.json` of three brokers, hold the last recorded counts. `make differential
+ARGS=--write-counts` rewrites them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from tests.differential.compare import Outcome
 
 PATH = Path(__file__).parent / "counts.json"
+PATH_OF_THREE = Path(__file__).parent / "counts_of_three.json"
 _KEY = re.compile(r"<[^>]*>")
 
 
@@ -36,12 +38,12 @@ def counted(outcomes: Iterable[Outcome]) -> dict[str, Count]:
     return {api: Count(len(fields[api]), values[api]) for api in sorted(fields)}
 
 
-def read() -> dict[str, Count]:
-    return {api: Count(**row) for api, row in json.loads(PATH.read_text()).items()}
+def read(path: Path = PATH) -> dict[str, Count]:
+    return {api: Count(**row) for api, row in json.loads(path.read_text()).items()}
 
 
-def write(counts: dict[str, Count]) -> None:
-    PATH.write_text(json.dumps({api: dataclasses.asdict(count) for api, count in counts.items()}, indent=2) + "\n")
+def write(counts: dict[str, Count], path: Path = PATH) -> None:
+    path.write_text(json.dumps({api: dataclasses.asdict(count) for api, count in counts.items()}, indent=2) + "\n")
 
 
 def fallen(before: dict[str, Count], now: dict[str, Count]) -> list[str]:

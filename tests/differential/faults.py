@@ -20,7 +20,8 @@ GONE: Any = object()
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`path` is as in the rules, without indexes or keys; `fits` tells whether the fault applies to a value."""
+    """A change of one field's value. `path` is as in the rules, without indexes or keys; `fits` tells whether the fault applies
+    to a value."""
 
     name: str
     api: str
@@ -51,6 +52,14 @@ def _several(value: Any) -> bool:
 
 def _reversed(value: Any) -> Any:
     return value[::-1]
+
+
+def _is_broker(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _next_broker(broker: int) -> int:
+    return broker % 3 + 1
 
 
 FAULTS = (
@@ -100,6 +109,25 @@ FAULTS = (
           _instead("Ongoing"), lambda state: state.startswith("Complete")),
     Fault("a stale epoch ends a transaction", "end_txn", "error_code", _instead("NONE"), lambda code: code != "NONE"),
     Fault("an aborted transaction is left out", "fetch", "responses.partitions.aborted_transactions", _instead([]), bool),
+)  # fmt: skip
+
+#: Seeded into the answers of three brokers.
+FAULTS_OF_THREE = (
+    Fault("another leader is shown", "metadata", "topics.partitions.leader_id", _next_broker, _is_broker),
+    Fault("a replica elsewhere", "metadata", "topics.partitions.replica_nodes",
+          lambda ids: [_next_broker(each) for each in ids], lambda ids: isinstance(ids, list) and bool(ids)),
+    Fault("a follower takes a batch", "produce", "responses.partition_responses.error_code",
+          _instead("NONE"), _is("NOT_LEADER_OR_FOLLOWER")),
+    Fault("a hint names another leader", "produce", "responses.partition_responses.current_leader.leader_id",
+          _next_broker, _set),
+    Fault("no address of the leader", "fetch", "node_endpoints", _instead([]), bool),
+    Fault("a follower serves", "fetch", "responses.partitions.error_code", _instead("NONE"), _is("NOT_LEADER_OR_FOLLOWER")),
+    Fault("another coordinator", "find_coordinator", "coordinators.node_id", _next_broker, _set),
+    Fault("any broker coordinates", "describe_groups", "groups.error_code", _instead("NONE"), _is("NOT_COORDINATOR")),
+    Fault("a transaction at any broker", "end_txn", "error_code", _instead("INVALID_TXN_STATE"), _is("NOT_COORDINATOR")),
+    Fault("a broker is left out", "describe_cluster", "brokers", lambda rows: rows[:-1], _several),
+    Fault("a controller that is no broker", "describe_cluster", "controller_id", _instead(9)),
+    Fault("each broker is the quorum's leader", "describe_quorum", "topics.partitions.leader_id", _next_broker, _set),
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
@@ -22,7 +23,9 @@ from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS
 from service.coordination.transactions.transaction import IDS_BYTES
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
-from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose
+from tests.differential.faults import FAULTS, FAULTS_OF_THREE
+from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, Normalised, OnPurpose
+from tests.differential.rules_of_three import ONLY_OF_THREE, PURPOSE_OF_THREE
 from tests.differential.unsupported_apis import UNSUPPORTED_APIS
 from tests.support.kafka_jars import VERSION
 
@@ -34,16 +37,17 @@ tidelog gives Kafka clients the answers that Apache Kafka gives. This page expla
 exceptions.
 
 ```sh
-make differential                       # four minutes on two cores; needs Java, and Maven once
+make differential                       # six minutes on two cores; needs Java, and Maven once
 make differential ARGS="-k list_offsets"
 ```
 
 This starts Apache Kafka {VERSION} (from Maven Central, one KRaft node) and a tidelog node with a store, both with their default
-configs, and sends the same requests to each: every API that tidelog serves, in every version, both valid and
-invalid (unknown, malformed, out of order, stale, too large, repeated). [kio](https://pypi.org/project/kio/) encodes requests
-and decodes answers; record batches are compared record by record. Every field of every answer must be equal or be listed in
-a table below, else the run fails. It also fails for a table row that no longer applies. Each of thirty faults seeded into
-tidelog's answers is detected, and the number of compared fields (`tests/differential/counts.json`) may only rise.
+configs, then [three brokers of each](#three-brokers), and sends the same requests to each side: every API that tidelog serves,
+in every version, both valid and invalid (unknown, malformed, out of order, stale, too large, repeated).
+[kio](https://pypi.org/project/kio/) encodes requests and decodes answers. Record batches are compared record by record. The
+run fails if any field of any answer differs and is not listed in a table below, or if a row of a table no longer applies.
+Each of {len(FAULTS) + len(FAULTS_OF_THREE)} faults that tests seed into tidelog's answers is detected, and the number of
+compared fields (`tests/differential/counts.json`, `counts_of_three.json`) may only rise.
 
 `make docs` generates this page from `tests/differential/rules.py`.
 
@@ -60,6 +64,21 @@ These fields cannot be equal. The second column says what is compared instead.
 
 _PURPOSE = """
 ## Different on purpose
+
+"""
+
+_THREE = """
+## Three brokers
+
+Most sessions of requests run a second time on three brokers of Kafka with one controller and three of tidelog, in the lowest
+and the highest version of each. Each request goes to the broker that a client would ask: batches and reads to the partition's
+leader, groups and transactional ids to their coordinator, and all others to any of the three. Topics, and the coordinators'
+topics, are on the same brokers on both sides. So the ids of leaders, coordinators and replicas must be equal, and each port
+must be that of the broker that the answer names. Further sessions ask every broker the same: data, groups and transactions
+of which it is not the leader or coordinator (the answers name the leader's address, KIP-951), the cluster, its topics and
+coordinators, explicit assignments, elections, and reassignments. One of them moves a partition. Requests about tiers and
+clients' metrics are compared with one broker alone. With three brokers these fields are compared otherwise, or differ on
+purpose:
 
 """
 
@@ -104,7 +123,7 @@ _BEYOND = (
     (
         "bytes of incomplete, waiting or running requests, and of large unread answers",
         f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
-        "of the client address that uses the most memory, the connection that uses the most is closed",
+        "the largest connection of the client address that uses the most memory is closed",
     ),
     ("protocols of one member of a group", str(MAX_PROTOCOLS), "INCONSISTENT_GROUP_PROTOCOL"),
     (
@@ -161,7 +180,12 @@ These APIs are not advertised. Clients do without them, or report that they are 
 
 def page() -> str:
     return "".join(
-        (_HEAD, _served(), _NORMALISED, _normalised(), _PURPOSE, _purposes(), _BOUNDS, _bounds(), _LATER, _later())
+        (
+            *(_HEAD, _served()),
+            *(_NORMALISED, _normalised(NORMALISED), _PURPOSE, _purposes(ON_PURPOSE)),
+            *(_THREE, _normalised(ONLY_OF_THREE), "\n", _purposes(PURPOSE_OF_THREE)),
+            *(_BOUNDS, _bounds(), _LATER, _later()),
+        )
     )
 
 
@@ -170,17 +194,17 @@ def _served() -> str:
     return _table("key", "API", "versions") + "\n".join(rows) + "\n"
 
 
-def _normalised() -> str:
+def _normalised(rules: Iterable[Normalised]) -> str:
     found: dict[Kind, list[str]] = {}
-    for rule in NORMALISED:
+    for rule in rules:
         found.setdefault(rule.kind, []).append(f"{_api(rule.api)} `{_plain(rule.path)}`")
     rows = [f"| {'; '.join(fields)} | {kind.value} |" for kind, fields in found.items()]
     return _table("fields", "compared") + "\n".join(rows) + "\n"
 
 
-def _purposes() -> str:
+def _purposes(table: Iterable[OnPurpose]) -> str:
     found: dict[str, list[OnPurpose]] = {}
-    for row in ON_PURPOSE:
+    for row in table:
         found.setdefault(row.reason, []).append(row)
     rows = [
         f"| {', '.join(dict.fromkeys(_api(row.api) for row in rows))} | {_what(rows)} | {reason} |"
@@ -216,7 +240,7 @@ def _change(row: OnPurpose) -> str:
 def _value(value: object) -> str:
     if value is ABSENT:
         return "none"
-    return {None: "null", "": "empty", "<text>": "words"}.get(value, str(value))  # type: ignore[call-overload,no-any-return]
+    return {None: "null", "": "empty", "<text>": "text"}.get(value, str(value))  # type: ignore[call-overload,no-any-return]
 
 
 def _plain(path: str) -> str:

@@ -30,7 +30,7 @@ Tree: TypeAlias = Any
 
 CLIENT_ID = "judge"
 #: Stands for a response that cannot be decoded.
-NO_TEXT: Tree = {"connection": "a string that is no UTF-8"}
+NO_TEXT: Tree = {"connection": "a string that is not UTF-8"}
 _ZEROS: dict[str, Any] = {
     "int8": 0,
     "uint16": 0,
@@ -151,7 +151,7 @@ def answer(schema: str, version: int, body: bytes) -> tuple[int, Tree]:
 
 @functools.cache
 def _times_as_numbers(kind: Any) -> None:
-    """Has kio read times as their milliseconds: it refuses the -1 with which Kafka says that there is none."""
+    """Makes kio read times as milliseconds, because kio refuses the -1 by which Kafka says that there is no time."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         is_nullable = type(None) in typing.get_args(hints[field.name])  # kio reads -1 as None there

@@ -46,7 +46,8 @@ class Exchange:
 
 
 class Peer:
-    """`name`: the broker's; `prefix`: of every topic that the session creates; `restart`: restarts the broker."""
+    """`name`: the broker's; `prefix` begins the name of every topic that the session creates; `restart`: restarts the
+    broker."""
 
     def __init__(self, name: str, address: str, prefix: str, restart: Callable[[], object] | None = None) -> None:
         self.name = name
@@ -57,7 +58,7 @@ class Peer:
         self.transcript: list[Exchange] = []
         #: Topic names by id, for topics created here.
         self.topics: dict[str, str] = {}
-        #: Named in the headers of `ask` and `quietly`.
+        #: The client id in the headers of `ask` and `quietly`.
         self.client_id = message_trees.CLIENT_ID
         self._restart = restart
         self._socket: socket.socket | None = None
@@ -96,7 +97,8 @@ class Peer:
         return self._note(api, version, label, answer)
 
     def ask_patiently(self, api: str, version: int, label: str, seconds: float, /, **values: Any) -> Tree:
-        """Asks a request that may stay unanswered: no response within `seconds` is recorded as `SILENT`."""
+        """Sends a request that may stay unanswered: no response within `seconds` is recorded as `SILENT`."""
+        self._turn(api, values)
         self._send(message_trees.request(api, version, number := self._next(), values))
         try:
             answer = self._answer(api, version, number, seconds)
@@ -106,6 +108,7 @@ class Peer:
 
     def tell(self, api: str, version: int, label: str, /, **values: Any) -> None:
         """Sends a request that must not be answered: the next response must belong to the next request."""
+        self._turn(api, values)
         self._send(message_trees.request(api, version, self._next(), values))
         follow = self._next()
         self._send(message_trees.request("api_versions", 0, follow, {}))
@@ -119,6 +122,7 @@ class Peer:
 
     def pipeline(self, api: str, version: int, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Tree]:
         """Sends all requests at once; the responses must come in the same order."""
+        self._turn(api, requests[0][1])
         numbers = [self._next() for _ in requests]
         encoded = [message_trees.request(api, version, n, dict(v)) for n, (_, v) in zip(numbers, requests, strict=True)]
         self._send_bytes(b"".join(map(message_trees.framed, encoded)))
@@ -133,6 +137,7 @@ class Peer:
         """Sends raw bytes, size included. The response is decoded as `api` v`version`; "frames" expects the peer to close.
         With `patience`, no response within that many seconds is recorded as `SILENT`."""
         self.hang_up()
+        self._turn("frames", {})
         self._send_bytes(data)
         try:
             frame = self._receive(patience or (CLOSE_SECONDS if api == "frames" else ANSWER_SECONDS))
@@ -149,12 +154,18 @@ class Peer:
 
     def quietly(self, api: str, version: int, /, **values: Any) -> Tree:
         """Asks without recording the exchange."""
+        self._turn(api, values)
         number = self._next()
         self._send(message_trees.request(api, version, number, values, self.client_id))
         return self._answer(api, version, number)
 
+    def everywhere(self, api: str, version: int, /, **values: Any) -> list[Tree]:
+        """The answer of every broker, without recording the exchange."""
+        return [self.quietly(api, version, **values)]
+
     def begin(self, api: str, version: int, /, **values: Any) -> Waiting:
         """Asks on a separate connection, for a response that comes later."""
+        self._turn(api, values)
         return Waiting(self, api, version, values)
 
     def hang_up(self) -> None:
@@ -171,14 +182,14 @@ class Peer:
         topic = self.named(name)
         wanted = {
             "name": topic,
-            "num_partitions": partitions,
-            "replication_factor": 1,
+            **self._placed(partitions),
             "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
         }
         (created,) = self.quietly("create_topics", 7, topics=[wanted])["topics"]
         if created["error_code"] != "NONE":
             raise PeerFailed(f"{self.name}: {topic} was not created: {created}")
         self.await_partitions(topic, partitions)
+        self._created(topic, created["topic_id"])
         times = sum(known.startswith(f"{topic} ") for known in self.topics.values()) + 1
         self.topics[created["topic_id"]] = f"{topic} {times}"
         return topic, created["topic_id"]
@@ -188,8 +199,8 @@ class Peer:
         self.quietly("delete_topics", 5, topic_names=[topic])
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
-            (found,) = self.quietly("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False)["topics"]
-            if found["error_code"] == "UNKNOWN_TOPIC_OR_PARTITION":
+            found = self.everywhere("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False)
+            if all(answer["topics"][0]["error_code"] == "UNKNOWN_TOPIC_OR_PARTITION" for answer in found):
                 return
             if time.monotonic() > deadline:
                 raise PeerFailed(f"{self.name}: {topic} was not deleted: {found}")
@@ -221,6 +232,17 @@ class Peer:
             code = answer["responses"][0]["partition_responses"][0]["error_code"]
             if code != "NONE":
                 raise PeerFailed(f"{self.name}: a batch was refused with {code}")
+
+    # --- which broker -------------------------------------------------------------------------------------------------
+    def _turn(self, api: str, values: Mapping[str, Any]) -> None:
+        """Makes the next request go to the broker to which a client would send it."""
+
+    def _placed(self, partitions: int) -> dict[str, Any]:
+        """CreateTopics' fields for the number of partitions and where they are."""
+        return {"num_partitions": partitions, "replication_factor": 1}
+
+    def _created(self, topic: str, topic_id: str) -> None:
+        """Called once a topic of `create` is ready."""
 
     # --- the socket ---------------------------------------------------------------------------------------------------
     def _note(self, api: str, version: int, label: str, answer: Tree) -> Tree:

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     WALL_CLOCK = "a time within the run, if the other broker has one"
     TEXT = "some text, if the other broker has one; null and empty differ"
     OWN_ADDRESS = "its own host or port"
+    A_BROKER = "the id of one of its brokers"
     POSITIVE = "above zero, if the other broker's is"
     ANY_ORDER = "the same rows in any order"
 
@@ -124,7 +125,7 @@ NORMALISED = (
     Normalised("offset_delete", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
 )
 
-_WORDS = "every refusal has an error message; many of Kafka's have none"
+WORDS = "every refusal has an error message; many of Kafka's have none"
 _PRECISE = "Kafka fails unexpectedly with UNKNOWN_SERVER_ERROR; tidelog names the error in the request"
 _EMPTY = "a topic requested without partitions is answered without partitions; Kafka omits the topic"
 _TWICE = "a topic requested twice is answered twice; Kafka merges its rows"
@@ -166,7 +167,7 @@ _WAYS = "a pattern that may be matched in many ways is refused (docs/cli.md name
 
 ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
-    OnPurpose("produce", "responses.*.error_message", None, "<text>", _WORDS),
+    OnPurpose("produce", "responses.*.error_message", None, "<text>", WORDS),
     OnPurpose("produce", "responses.<*>", ABSENT, ANY, _EMPTY, "*: no partition"),
     OnPurpose("produce", "responses.<*>", ABSENT, ANY, _TWICE, "produce-partitions-twice: a topic twice"),
     OnPurpose(
@@ -213,7 +214,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
         "produce-sequences*",
     ),
     OnPurpose(
@@ -221,7 +222,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
         "produce-over-a-restart: *",
     ),
     OnPurpose(
@@ -229,7 +230,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
         "produce-transactional-batches: repeated",
     ),
     OnPurpose("list_offsets", "topics.*.leader_epoch", 2, 1, _EPOCH, "produce-over-a-restart: *"),
@@ -359,14 +360,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "coordinators.error_message",
         "",
         "<text>",
-        "every error has a text, also the one for a share group's key, which Kafka refuses without a text",
+        "every error has a text, including the one for a share group's key, which Kafka refuses without a text",
         "api-versions-damaged-bytes-for-coordinators: *",
     ),
     OnPurpose(
         "fetch",
         "connection",
         "answered",
-        "a string that is no UTF-8",
+        "a string that is not UTF-8",
         "Produce and Fetch treat a name as bytes; Kafka substitutes characters that are not UTF-8",
         "api-versions-damaged-bytes: *",
     ),
@@ -413,7 +414,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose("describe_configs", "results.configs.<remote.log.storage.system.enable>*", ANY, ANY, _TIERED),
     OnPurpose("describe_configs", "results.configs.<controller.*>*", ANY, ANY, _QUORUM),
     OnPurpose("describe_configs", "results.configs.<listener.security.protocol.map>*", ANY, ANY, _QUORUM),
-    OnPurpose("describe_configs", "results.configs.<process.roles>.*source", 4, 5, _QUORUM),
     OnPurpose(
         "describe_configs",
         "results.configs.<listeners>.read_only",
@@ -444,9 +444,9 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose(
         "describe_configs", "results.configs.<min.insync.replicas>", ANY, ABSENT, _ELR, "*: the cluster's default"
     ),
-    OnPurpose("describe_configs", "results.error_message", "", "<text>", _WORDS),
+    OnPurpose("describe_configs", "results.error_message", "", "<text>", WORDS),
     OnPurpose("incremental_alter_configs", "responses.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
-    OnPurpose("incremental_alter_configs", "responses.error_message", None, "<text>", _WORDS),
+    OnPurpose("incremental_alter_configs", "responses.error_message", None, "<text>", WORDS),
     OnPurpose(
         "incremental_alter_configs",
         "responses.error_code",
@@ -460,7 +460,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.error_code",
         "NONE",
         "INVALID_CONFIG",
-        "a pattern whose matching can take more than some milliseconds is refused; Kafka matches it",
+        "a pattern whose matching can take more than a few milliseconds is refused; Kafka matches it",
         "incremental-alter-configs-client-metrics: match that may take for ever",
     ),
     OnPurpose(

@@ -15,8 +15,8 @@ from tests.differential.peer import CLOSED, Exchange
 from tests.differential.rules import ABSENT, ANY, Kind, Normalised, OnPurpose
 
 NOW = 1_800_000_000_000
-KAFKA = Side("127.0.0.1", 1111, NOW, NOW + 100, {"k-id": "t 1"})
-TIDELOG = Side("127.0.0.1", 2222, NOW, NOW + 100, {"t-id": "t 1"})
+KAFKA = Side("127.0.0.1", {1: 1111}, NOW, NOW + 100, {"k-id": "t 1"})
+TIDELOG = Side("127.0.0.1", {1: 2222}, NOW, NOW + 100, {"t-id": "t 1"})
 
 
 def judged(
@@ -142,6 +142,20 @@ def test_batches_are_read_as_they_were_written(codec: str) -> None:
     assert [record["value"] for record in first["records"][:2]] == ["76", None]
     assert first["records"][0]["headers"] == [["68", "31"], ["6e", None]]
     assert first["max_timestamp"] - first["base_timestamp"] == 7
+
+
+def test_a_port_of_several_brokers_must_be_the_right_ones() -> None:
+    sides = (Side("h", {1: 11, 2: 12}, NOW, NOW), Side("h", {1: 21, 2: 22}, NOW, NOW))
+    rules = [Normalised("*", "port", Kind.OWN_ADDRESS), Normalised("*", "controller", Kind.A_BROKER)]
+
+    def differing(kafka: Any, tidelog: Any) -> list[Any]:
+        left, right = ([Exchange("api", 3, "step", answer)] for answer in (kafka, tidelog))
+        return found(compare("s", left, right, sides, rules, []))
+
+    assert differing({"port": 12, "controller": 1}, {"port": 22, "controller": 2}) == []
+    assert differing({"port": 12}, {"port": 21}) == [("port", "<broker 2's>", "<broker 1's>")]
+    assert differing({"port": 12}, {"port": 12}) == [("port", "<broker 2's>", 12)]
+    assert differing({"controller": 1}, {"controller": 3}) == [("controller", "<a broker>", 3)]
 
 
 # --- our own answers, where they may be anything ------------------------------------------------------------------------

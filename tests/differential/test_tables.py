@@ -26,6 +26,4 @@ def test_no_two_sessions_have_one_name() -> None:
 
 
 def test_the_page_agrees_with_the_tables() -> None:
-    assert generate_docs.PATH.read_text() == generate_docs.page(), (
-        "write it anew: python -m tests.differential.generate_docs"
-    )
+    assert generate_docs.PATH.read_text() == generate_docs.page(), "run `python -m tests.differential.generate_docs`"

@@ -181,7 +181,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return made
 
 
-@pytest.mark.xdist_group("spark")  # in one worker with the next one, so that the run is made once
+@pytest.mark.xdist_group("spark")  # in one worker with the next test, so that the run is made once
 def test_a_run_prints_its_checks(demo: Demo) -> None:
     assert isinstance(demo.console.file, io.StringIO)
     printed = demo.console.file.getvalue()

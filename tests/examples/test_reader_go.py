@@ -144,7 +144,7 @@ def test_every_section_of_every_sidecar(stores: Stores) -> None:
             said = [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in ours.aborted]
             assert [tuple(row.values()) for row in theirs["Aborted"] or []] == said
             assert [tuple(row.values()) for row in theirs["Epochs"]] == [tuple(row) for row in ours.epochs]
-            state = ProducerStateManager.restore(ours.producer_snapshot, now_ms=0)
+            state = ProducerStateManager.restore(ours.producer_state, now_ms=0)
             assert {row["ID"]: (row["Epoch"], row["LastOffset"]) for row in theirs["Producers"] or []} == {
                 producer_id: (each.epoch, each.last_offset) for producer_id, each in state.producers.items()
             }

@@ -90,7 +90,7 @@ def test_the_examples_of_kafka_and_grpc_print_what_the_page_shows(printed: tuple
 
 
 def test_the_output_of_a_start_can_be_copied(tmp_path: Path) -> None:
-    """Even if the node's virtual environment is not activated."""
+    """The copied lines work even if the node's virtual environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
     with Node(tmp_path, environment=elsewhere) as node:
         until(lambda: "Stop it" in node.output(), "the output says what to try")

@@ -1,7 +1,7 @@
 """Real clients as the fault tests use them: producers that never give up, readers of whole topics, and waiting.
 
-The producers are librdkafka's, one thread each, and they outlive every restart of the node. Everything they send, are
-promised, or see goes into a `History`.
+The producers are librdkafka's, one thread each, and they outlive every restart of the node. A `History` has all that is sent,
+acknowledged or read.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Load:
             thread.join()
 
     def more(self, records: int) -> None:
-        """Each producer may send this many more."""
+        """Lets each producer send this many more records."""
         self.granted += records * len(self._allowed)
         for allowed in self._allowed.values():
             allowed.release(records)

@@ -78,7 +78,7 @@ class Table:
         return table
 
     def judge(self) -> None:
-        """All that was sent is acknowledged."""
+        """Asserts that all that was sent is acknowledged, and that exactly the newest values are read."""
         assert not self.errors
         assert self.acked == self.sent
         expected = {key: value for key, number in self.sent.items() if (value := self.values[number]) is not None}

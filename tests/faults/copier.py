@@ -1,5 +1,5 @@
 """A program that copies a topic exactly once: it reads committed records as a member of a group, and writes them, with the
-offsets to go on from, in transactions. It runs until it is killed.
+offsets to continue from, in transactions. It runs until it is killed.
 
     python -m tests.faults.copier CLIENT BOOTSTRAP SOURCE TARGET SEED
 """
@@ -24,9 +24,9 @@ HERE = Path(__file__).parent
 GROUP = TRANSACTIONAL_ID = "copier"
 AT_A_TIME = 25
 SECONDS = 30.0
-#: The longest pause before a transaction ends, for no condition: deaths are to find transactions that are open.
+#: The longest pause before a transaction ends. It waits for no condition: it makes kills more likely to hit open transactions.
 A_PAUSE_S = 0.03
-#: Of its transactions, one in this many is aborted, and its records are read again.
+#: One in this many of its transactions is aborted, and its records are read again.
 ABORTED = 6
 
 
@@ -71,13 +71,13 @@ def librdkafka(bootstrap: str, source: str, target: str, rng: random.Random) -> 
 
 
 def go_back(consumer: Consumer, source: str, partitions: dict[int, int]) -> None:
-    """To what is committed, as an application does after an abort."""
+    """Seeks to the committed offsets, as an application does after an abort."""
     wanted = [TopicPartition(source, partition) for partition in partitions]
     for place in consumer.committed(wanted, SECONDS):
         consumer.seek(TopicPartition(source, place.partition, max(place.offset, 0)))
 
 
-#: Of the consumers of kafka-python and aiokafka.
+#: Options of the consumers of kafka-python and aiokafka.
 READING: dict[str, Any] = {
     "group_id": GROUP,
     "session_timeout_ms": 1_000,
@@ -91,7 +91,7 @@ WRITING: dict[str, Any] = {"transactional_id": TRANSACTIONAL_ID, "transaction_ti
 
 
 def kafka_python(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
-    """An error ends it."""
+    """An error ends the program."""
     from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, **WRITING)
@@ -120,7 +120,7 @@ def aiokafka(bootstrap: str, source: str, target: str, rng: random.Random) -> No
 
 
 async def _aiokafka(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
-    """An error ends it."""
+    """An error ends the program."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
     async with (
@@ -145,7 +145,7 @@ async def _aiokafka(bootstrap: str, source: str, target: str, rng: random.Random
 
 
 def java(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
-    """An error ends it."""
+    """An error ends the program."""
     words = ["java", "-Xmx128m", *kafka_jars.QUICK_START, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     _become(
         [*words, "-cp", kafka_jars.class_path(), str(HERE / "java" / "Copier.java")], bootstrap, source, target, rng
@@ -153,13 +153,13 @@ def java(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
 
 
 def kafkajs(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
-    """An error ends it. A member of kafkajs does not send its generation with a transaction's offsets."""
+    """An error ends the program. A member of kafkajs does not send its generation with a transaction's offsets."""
     os.environ["NODE_PATH"] = str(node_packages.node_path())
     _become(["node", str(HERE / "javascript" / "copier.js")], bootstrap, source, target, rng)
 
 
 def _become(command: list[str], bootstrap: str, source: str, target: str, rng: random.Random) -> None:
-    """The other program has this process from here on, so that a death of one is that of the other."""
+    """Replaces this process by the other program, so that a kill of this process id kills the program."""
     numbers = (rng.getrandbits(30), GROUP, AT_A_TIME, round(1000 * A_PAUSE_S), ABORTED)
     os.execvp(command[0], [*command, bootstrap, source, target, *map(str, numbers)])
 

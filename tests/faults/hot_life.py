@@ -1,4 +1,4 @@
-"""The life of a hot log under faults: a workload, and a plain model of what it wrote and may promise.
+"""The life of a hot log under faults: a workload, and a plain model of its records and of what must survive.
 
 `workload` covers everything that changes files: appends, rolls, flushes, checkpoints, truncations, eviction, clean and
 unclean stops, a discarded log. `workload_after_damage` appends where recovery has cut the log.
@@ -64,7 +64,7 @@ class Lineage:
     batches: tuple[Placed, ...] = ()
     start: int = 0
     start_epochs: tuple[EpochEntry, ...] = ()
-    start_state: bytes = ProducerStateManager().snapshot()
+    start_state: bytes = ProducerStateManager().state()
 
     def with_batch(self, batch: bytes, offset: int, epoch: int) -> Lineage:
         content = placed(batch, offset, epoch)
@@ -90,7 +90,7 @@ class Lineage:
         return {}
 
     def producers(self, end: int) -> tuple[bytes, list[AbortedTransaction]]:
-        """The producer snapshot at `end`, and the aborted transactions before it."""
+        """The producer state at `end`, and the aborted transactions before it."""
         if end not in self._producers:
             self._producers[end] = self._replay(end)
         return self._producers[end]
@@ -107,7 +107,7 @@ class Lineage:
                     aborted.append(AbortedTransaction(*ended[:4]))
             else:
                 state.update(header, each.offset, now_ms=0)
-        return state.snapshot(), aborted
+        return state.state(), aborted
 
     def epochs(self, end: int) -> tuple[EpochEntry, ...]:
         history = LeaderEpochs(self.start_epochs)
@@ -119,7 +119,8 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds from a moment on. `flushed`: the log reaches at least this offset, in one of the lineages of `within`.
+    """The state that must hold from a moment on. `flushed`: the log reaches at least this offset, in one of the lineages of
+    `within`.
 
     `evicted`: everything below this offset may be gone. `exists`: the partition's directory is durable. `discarded`: the log
     was given up for another one; what is left of it is contiguous, and its owner requires no more of it.
@@ -137,7 +138,7 @@ class Promise:
 
 
 class Run:
-    """The workload, and what it promises at each step."""
+    """The workload, and its promise at each step."""
 
     def __init__(self, root: str) -> None:
         self.files = RecordingFiles(root)
@@ -164,7 +165,7 @@ class Run:
     def append(self, batch: bytes) -> None:
         base = self.log.end_offset
         self.lineage = self.lineage.with_batch(batch, base, self.epoch)
-        # Promised before the write: any part of the batch may be there from its first byte on.
+        # The promise precedes the write: any part of the batch may be there from its first byte on.
         lineages = (*self.promise.lineages[:-1], self.lineage)
         within = (*self.promise.within[:-1], self.lineage)
         self._promise(lineages=lineages, within=within)
@@ -179,7 +180,7 @@ class Run:
         assert self.log.appender.finish_write(write, view, header, leader_epoch=self.epoch, now_ms=START_MS) == base
 
     def _interrupted(self, write: BatchWrite, batch: bytes) -> BatchWrite:
-        """Abandons what a thread wrote, sometimes by a roll, and writes the batch again."""
+        """Abandons the write of a thread, sometimes by a roll, and writes the batch again."""
         # No roll after `begin_anew`: names that no flush has made durable may be lost in any order here.
         if not self.promise.discarded and self.random.randrange(2):
             self.log.roll()

@@ -89,7 +89,7 @@ class Fsync:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Not an operation: from here on the program promises `value` (or no longer does)."""
+    """Not an operation: `value` is the program's promise from here on."""
 
     value: Any
 

@@ -29,8 +29,8 @@ def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
 
 
 class Copy:
-    """The present objects under a world's prefix, except `cluster.json`, which has a guard and tests of its own, and the
-    witness topic's objects."""
+    """The present objects under a world's prefix, except the witness topic's objects, and `cluster.json`, which has a guard and
+    tests of its own."""
 
     def __init__(self, world: World) -> None:
         self._client = world.server.client
@@ -63,7 +63,8 @@ def behind(world: World) -> dict[str, str]:
 
 
 def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
-    """Evicts, expires and sweeps a sound partition twice: whatever must not happen to others would have had the time."""
+    """Evicts, expires and sweeps a sound partition twice. By then, wrong deletions from other partitions would have
+    happened."""
     create_topic(world.node, WITNESS)
     for _ in range(2):
         base = single_requests.produce(world.node.kafka, WITNESS, b"a", b"b")[1]
@@ -108,7 +109,7 @@ def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) ->
 
 
 def test_manifests_newer_than_segments(world: World) -> None:
-    """The reverse mistake looks the same as lost objects, so its only effect must be refused reads."""
+    """The reverse mistake looks like lost objects, so its only effect must be refused reads."""
     yesterday, today = days(world)
     yesterday.put_back("/segments/")
     assert not world.fetch(450, wait_ms=2000).data

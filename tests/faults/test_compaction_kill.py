@@ -1,7 +1,7 @@
 """kill -9 at random moments while a compacted topic is written and cleaned: the newest value of each key is never lost and an
-older one never rises again, on the local disk alone and with segments offloaded and evicted meanwhile.
+older one never returns, on the local disk alone and with segments offloaded and evicted meanwhile.
 
-Kills hit the cleaner between any two of its steps. What was sent and not acknowledged may be there or not.
+Kills hit the cleaner between any two of its steps. A record that was sent but not acknowledged may be there or not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(table: Table, node: Node, rounds: int) -> None:
     for _ in range(rounds):
         producer = table.producer()
         table.write(producer, A_ROUND)
-        # For no condition: the random moment is the purpose.
+        # Waits for no condition: the random moment is the purpose.
         time.sleep(table.rng.uniform(0, 1.0))
         kill_node(node.pid)
         node.kill()

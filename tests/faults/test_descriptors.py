@@ -1,5 +1,5 @@
-"""A node that may open 1,024 files, and strangers who take them: its logs keep working, no client is refused until a
-restart, and the node reports and counts the shortage."""
+"""A node that may open 1,024 files, and strangers' connections that take them: its logs keep working, clients are accepted
+again without a restart, and the node reports and counts the shortage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[Limited]:
 
 @contextlib.contextmanager
 def strangers(address: str, count: int) -> Iterator[list[socket.socket]]:
-    """Opens `count` silent connections. The kernel accepts those that the node does not."""
+    """Opens `count` silent connections. The kernel accepts the connections that the node does not."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         made = []

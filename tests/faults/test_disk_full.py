@@ -1,8 +1,8 @@
 """A node whose data is on a file system of 16 MiB that is really full.
 
-Whatever was being written when space ran out (a batch, an index, a segment's name, metadata, a checkpoint, a cold chunk):
-the partition refuses with KAFKA_STORAGE_ERROR, reads continue, nothing is damaged, and the node resumes when space returns.
-The watermark, which would refuse earlier, is off.
+Whatever the node was writing when space ran out (a batch, an index, a segment's name, metadata, a checkpoint, a cold chunk),
+the partition refuses with KAFKA_STORAGE_ERROR, reads continue, nothing is damaged, and the node resumes when space returns. The
+watermark, which would refuse earlier, is off.
 """
 
 from __future__ import annotations
@@ -65,6 +65,17 @@ class Full:
         assert status == 200, "fetches are served"
         return str(json.loads(body)["disk"])
 
+    def deletes(self, before: int) -> bool:
+        """Whether the records below this offset could be deleted. The node must have had answers from the store since its
+        start."""
+        try:
+            delete_records(self.node, TOPIC, before)
+            return True
+        except KafkaException as error:
+            if error.args[0].code() != single_requests.KAFKA_STORAGE_ERROR:
+                raise
+            return False
+
     def sound(self) -> None:
         """Asserts that exactly the acknowledged values are read back."""
         found = read_everything(self.node.kafka, TOPIC, 1).partitions[0]
@@ -80,7 +91,7 @@ def full(tmp_path: Path) -> Iterator[Full]:
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.faults)])
 def test_appends_are_refused_and_reads_continue_until_space_returns(full: Full, rounds: int) -> None:
-    """Each round leaves another number of bytes free, so that a batch, an index or a new segment fails."""
+    """Each round leaves a different number of bytes free, so that a batch, an index or a new segment fails."""
     rng = random.Random(SEED + rounds)
     print(f"TIDELOG_FAULT_SEED={SEED}")
     create_topic(full.node, TOPIC, configs=LOCAL)
@@ -128,7 +139,7 @@ def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
     full.node.start()
     full.sound()
     create_topic(full.node, "after", configs=LOCAL)
-    delete_records(full.node, TOPIC, 10)
+    until(lambda: full.deletes(10), "the store has answered this start")
     assert single_requests.fetch(full.node.kafka, TOPIC, 9).code == single_requests.OFFSET_OUT_OF_RANGE
     found = next(iter(decode(single_requests.fetch(full.node.kafka, TOPIC, 10).data)))
     assert found.value == full.kept[10]
@@ -158,12 +169,12 @@ def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
     until(lambda: local_bytes(full.node, TOPIC) == 0, "local segments are evicted")
     full.sound()
     with bucket.opened(full.node.store) as store:
-        # The consumers have made the groups' topic, which may just be published.
+        # The consumers have created `__consumer_offsets`, whose `topic.json` may be written at this moment.
         until(lambda: bucket.findings(store) == [], "the bucket is sound, and no object too many is in it")
 
 
 def test_a_full_disk_still_allows_removals(full: Full) -> None:
-    """Everything is in the bucket; eviction first needs the saved manifest on disk, and deleting records the log start."""
+    """Everything is in the bucket. Eviction must first save the manifest to the disk, and deletion of records the log start."""
     create_topic(full.node, TOPIC, configs=EVICTING | {"local.retention.bytes": "-1", "local.retention.ms": "-1"})
     for _ in range(100):
         assert full.produce(5000) == single_requests.NONE

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.metadata.log import MetadataLog
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import StorageError
 from storage_tiers.files import OsFiles
 from tests.faults.disks import fill, small_disk
@@ -26,7 +27,7 @@ async def test_a_full_disk_refuses_changes_and_allows_reads_until_space_returns(
     small_disk: Path, during_snapshots: bool
 ) -> None:
     bound = 2000 if during_snapshots else 1 << 30
-    log = MetadataLog.open(str(small_disk), OsFiles(), log_bytes_per_snapshot=bound)
+    log = MetadataLog.open(str(small_disk), OsFiles(), SystemRng(), log_bytes_per_snapshot=bound)
     await log.propose(new_topic("flights", 1, partitions=6))
     filler = small_disk / "filler"
     accepted = 0
@@ -44,18 +45,18 @@ async def test_a_full_disk_refuses_changes_and_allows_reads_until_space_returns(
     written = log.image
     await log.close()
 
-    again = MetadataLog.open(str(small_disk), OsFiles())
+    again = MetadataLog.open(str(small_disk), OsFiles(), SystemRng())
     assert again.image == written
     assert len(again.image.topic_config("flights")) == accepted
     await again.close()
 
 
 async def test_a_node_starts_on_a_full_disk(small_disk: Path) -> None:
-    log = MetadataLog.open(str(small_disk), OsFiles())
+    log = MetadataLog.open(str(small_disk), OsFiles(), SystemRng())
     await log.propose(new_topic("flights", 1))
     written = log.image
     await log.close()
     fill(small_disk / "filler")
-    log = MetadataLog.open(str(small_disk), OsFiles())
+    log = MetadataLog.open(str(small_disk), OsFiles(), SystemRng())
     assert log.image == written
     await log.close()

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.faults.clients import QUICK_RETRIES, create_topic, until
 from tests.faults.copier import GROUP
@@ -34,15 +34,16 @@ SETTINGS: dict[str, str | int | bool] = {
 }
 #: Deaths of the copier in `make faults`, over two nodes that die about half as often; a longer run sets the variable.
 DEATHS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "50"))
-#: Deaths of a copier after which some have left an open transaction; of a few it may be none.
+#: After this many deaths of a copier, some have left an open transaction; after fewer, perhaps none.
 MANY = 10
 #: Deaths of the other clients' copiers.
 FEW_DEATHS = 6
 #: Records that are added to the source, in each round that finds fewer left to copy.
 A_ROUND = 2000
 PATIENCE_S = 90.0
-#: Wait for a copier that outlives a death of the node. librdkafka may hang in `send_offsets_to_transaction` beyond its timeout
-#: (confluentinc/librdkafka#5456): AddOffsetsToTxn was answered, and it sends no TxnOffsetCommit. Then it is killed.
+#: Seconds after which a copier that outlived a death of the node is killed if it does not continue. librdkafka may hang in
+#: `send_offsets_to_transaction` beyond its timeout (confluentinc/librdkafka#5456): it has the answer to AddOffsetsToTxn, and
+#: sends no TxnOffsetCommit.
 HUNG_S = 3.0
 
 
@@ -50,7 +51,7 @@ class Copying:
     def __init__(self, node: Node, rng: random.Random, client: str) -> None:
         self.node, self.rng, self.client = node, rng, client
         self.sent = self.died = self.rounds = 0
-        #: When a copier that outlived the node is given up.
+        #: The monotonic time at which a copier that outlived the node counts as hung.
         self.hung_at = math.inf
         self.process: subprocess.Popen[bytes] | None = None
         self._reader = Consumer({"bootstrap.servers": node.kafka, "group.id": GROUP, **QUICK_RETRIES})
@@ -62,7 +63,8 @@ class Copying:
             self.process = start_child([*words, str(self.rng.getrandbits(30))], stderr=output)
 
     def advances(self, left: int) -> bool:
-        """Whether it has less to copy than that. A copier that has ended, as after a fatal error, is started again."""
+        """Whether the copier has fewer than `left` records to copy. A copier that has ended, as after a fatal error, is started
+        again."""
         if self.process is None or self.process.poll() is not None:
             self.kill()
             self.start()
@@ -86,7 +88,7 @@ class Copying:
         self.sent += A_ROUND
 
     def round(self) -> None:
-        """The copier, the node or both die while it copies; the random moment is the purpose."""
+        """Kills the copier, the node or both while the copier copies; the random moment is the purpose."""
         self.rounds += 1
         left = self.lag()
         if left < A_ROUND:
@@ -106,7 +108,7 @@ class Copying:
             self.hung_at = time.monotonic() + HUNG_S
 
     def copied(self) -> list[bytes]:
-        """The committed records of the copy, up to the last stable offsets of now."""
+        """The committed records of the copy, up to the current last stable offsets."""
         reader = Consumer({"bootstrap.servers": self.node.kafka, "group.id": "judge", "enable.auto.commit": False})
         try:
             places = [TopicPartition(TARGET, number, 0) for number in range(PARTITIONS)]
@@ -123,21 +125,30 @@ class Copying:
 
     def lag(self) -> int:
         wanted = [TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
-        return self.sent - sum(max(each.offset, 0) for each in self._reader.committed(wanted, PATIENCE_S))
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                committed = self._reader.committed(wanted, PATIENCE_S)
+                return self.sent - sum(max(each.offset, 0) for each in committed)
+            except (
+                KafkaException
+            ) as error:  # librdkafka gives up while a restarted node does not lead the group's partition
+                if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                    raise
 
     def close(self) -> None:
         self.kill()
         self._reader.close()
 
     def judge(self) -> None:
-        """All that is committed is there once, and the rest is not."""
+        """Asserts that no record is copied twice, and that every copied record was sent."""
         times = Counter(self.copied())
         assert not [value for value, many in times.items() if many > 1], times
         assert set(times) <= {b"%06d" % number for number in range(self.sent)}
 
 
 def run(node: Node, seed: int, deaths: int, client: str = "librdkafka") -> None:
-    """Rounds until the copier has died so often, besides those that were given up as hung."""
+    """Runs rounds until copiers have died `deaths` times, not counting hung ones."""
     print(f"seed {seed}: TIDELOG_FAULT_SEED={seed} replays it")
     with node:
         copying = Copying(node, random.Random(seed), client)

@@ -67,7 +67,7 @@ class KilledNode:
 
     def die(self, load: Load) -> None:
         """Kills the node at a random moment of a round's work; sometimes once more while the next start recovers."""
-        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)  # computed first: never above what is granted
+        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)  # before `more`: at most the granted records
         load.more(A_ROUND)
         until(lambda: load.failures or load.acknowledged >= goal, f"{goal} records are acknowledged")
         assert not load.failures, load.failures

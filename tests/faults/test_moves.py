@@ -25,14 +25,14 @@ pytestmark = pytest.mark.faults
 
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 PARTITIONS = 3
-#: Moves of everything, in `make faults`; a longer run sets the variable.
+#: Rounds in `make faults`, each of which moves every partition; a longer run sets the variable.
 ROUNDS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "6"))
-#: Seconds between the begin of a move and a death, at most: a move of a short tail takes about as long.
+#: Seconds between the start of a move and a death, at most: a move of a short tail takes about as long.
 LATEST_DEATH_S = 0.4
 
 
 class Writer:
-    """An idempotent producer of one partition, which never gives up. `acked` are its numbers, in the order sent."""
+    """An idempotent producer of one partition, which never gives up. `acked`: the acknowledged numbers, in the order sent."""
 
     def __init__(self, bootstrap: str, partition: int) -> None:
         self.acked: list[int] = []
@@ -46,7 +46,7 @@ class Writer:
                 "enable.idempotence": True,
                 "delivery.timeout.ms": 300_000,
                 "linger.ms": 1,
-                # A batch of what waits meanwhile would be larger than a segment, and would be refused.
+                # A batch of all records that wait during a move would be larger than a segment, and would be refused.
                 "batch.num.messages": 100,
             }
         )
@@ -129,7 +129,7 @@ def test_deaths_lose_and_repeat_nothing(tmp_path: Path) -> None:
                     number: rng.choice([each for each in (1, 2, 3) if each != at]) for number, at in sources.items()
                 }
                 ask(cluster, leaders)
-                # The source of partition 0, its target, and the controller in turn.
+                # The rounds kill the source of partition 0, its target, and the controller in turn.
                 dies = (sources[0], leaders[0], 1)[turn % 3]
                 threading.Event().wait(rng.uniform(0, LATEST_DEATH_S))
                 cluster.nodes[dies].kill()

@@ -159,7 +159,7 @@ def test_the_saved_manifest_needs_its_fsyncs(run: Run, tmp_path: Path) -> None:
     assert needless == []
 
 
-#: The tree that a power loss left is in another directory than it was written in, and would otherwise wait for the store.
+#: A node on the replayed tree would otherwise wait for the store, because the tree is in another directory than the original.
 SERVED = {"tidelog.store.unclaimed": "serve", "tidelog.store.claim.wait.ms": "1"}
 
 

@@ -35,7 +35,7 @@ from tests.storage_tiers.hot.support import (
 )
 from tests.support.clock import SeededRng
 
-#: States tried per cut: in the normal run, in the whole one.
+#: States tried per cut: in the sample, and in the whole run.
 SAMPLE, WHOLE = 3, 16
 #: The tests of the whole run are split into this many, so that processes can share them.
 PARTS = 4
@@ -101,8 +101,8 @@ def matches(log: HotLog, content: bytes, lineage: Lineage) -> bool:
 def check_lookups(log: HotLog, lineage: Lineage) -> None:
     """Compares the log's indexes, epochs, producers and transactions with those of its history up to the log end."""
     start, end = log.local_start_offset, log.end_offset
-    snapshot, aborted = lineage.producers(end)
-    expect(normal(log.end.producers.snapshot()) == normal(snapshot), "the producers' state is another")
+    state, aborted = lineage.producers(end)
+    expect(normal(log.end.producers.state()) == normal(state), "the producers' state is another")
     for segment in log.segments():
         expected = normal(lineage.producers(segment.base)[0])
         expect(
@@ -141,10 +141,16 @@ def check_stored_indexes(log: HotLog) -> None:
             expect(segment.base <= header.base_offset <= offset, f"{index.path} leads {offset} past its batch")
 
 
-def normal(snapshot: bytes) -> list[tuple[object, ...]]:
-    state = ProducerStateManager.restore(snapshot, now_ms=0)
+def normal(content: bytes) -> list[tuple[object, ...]]:
+    state = ProducerStateManager.restore(content, now_ms=0)
     return sorted(
-        (producer, each.epoch, each.last_sequence, each.last_offset, each.transaction_start, each.coordinator_epoch)
+        (
+            producer,
+            each.epoch,
+            [batch[:3] for batch in each.batches],
+            each.transaction_start,
+            each.coordinator_epoch,
+        )
         for producer, each in state.producers.items()
     )
 

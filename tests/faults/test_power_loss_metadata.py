@@ -22,6 +22,7 @@ from service.metadata.frames import Frame, encode
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.metadata.store import DIRECTORY, MetadataStore
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import OsFiles
 from tests.faults.power_loss import Operation, RecordingFiles, Tree, cuts, materialise, sites
@@ -76,7 +77,7 @@ def change(number: int) -> list[pb.MetadataRecord]:
 
 @dataclass(slots=True)
 class Run:
-    """What a workload did, and the image after each of its entries."""
+    """The recorder of a workload, the image after each entry in the log, and the images of refused entries."""
 
     files: UnreliableRecorder
     history: list[MetadataImage]
@@ -86,7 +87,7 @@ class Run:
         return change(len(self.history) + len(self.refused))
 
     def open(self) -> MetadataLog:
-        log = MetadataLog.open(self.files.root, self.files, log_bytes_per_snapshot=LOG_BYTES)
+        log = MetadataLog.open(self.files.root, self.files, SystemRng(), log_bytes_per_snapshot=LOG_BYTES)
         if log.image != self.history[-1]:
             self.history.append(log.image)
         self.promise()
@@ -117,7 +118,7 @@ class Run:
 
 async def workload(root: str) -> Run:
     run = Run(UnreliableRecorder(root), [MetadataImage()], [])
-    # A first start was killed after it created its log.
+    # The files of a first start that was killed after it created its log.
     run.files.mkdir(os.path.join(root, DIRECTORY))
     run.files.close(run.files.open(os.path.join(root, DIRECTORY, f"{1:020}.log"), create=True))
 
@@ -158,7 +159,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def problem(run: Run, promise: Promise | None, tree: Tree, root: str) -> str | None:
-    """What is wrong with the tree that this power loss left, or None."""
+    """The fault of the tree that this power loss left, or None."""
     materialise(tree, root)
     try:
         store, recovered = MetadataStore.open(root, OsFiles(), log_bytes_per_snapshot=LOG_BYTES)

@@ -1,8 +1,8 @@
 """The swap of cleaned segments under power loss, after every operation on the disk: a start finds the old segments or the
 new one, whole, and the newest value of each key in any case.
 
-Of a log with transactions the transaction indexes are swapped, too: they name the aborted transactions whose markers stay,
-and no others.
+In a log with transactions, the transaction indexes are swapped, too: they name the aborted transactions whose markers stay, and
+no others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ABORTED, COMMITTED = 7, 8
 
 
 class Promise(NamedTuple):
-    """What a start must find: the log's end at least, the newest value of each key, and the newest timestamp (ms)."""
+    """The state that a start must find: at least the log's end, the newest value of each key, and the newest timestamp (ms)."""
 
     end: int
     table: Mapping[bytes, bytes]
@@ -87,7 +87,8 @@ def write_transactions(log: HotLog) -> None:
 
 
 def clean_transactions(log: HotLog, files: Files) -> None:
-    """The first cleaning leaves all markers of aborted transactions, the second finds that their data are gone."""
+    """Cleans twice. The first cleaning leaves all markers of aborted transactions; the second finds that their data are
+    gone."""
     clean(log, files=files, fences=(10,))
     clean(log, files=files, delete_retention_ms=1000)
 
@@ -103,7 +104,7 @@ def transactional(root: Path) -> RecordingFiles:
 
 
 def aborted(root: Path) -> RecordingFiles:
-    """Swaps that were prepared and end before the new files have their names."""
+    """Records swaps that are prepared, but end before the new files have their names."""
     files = RecordingFiles(str(root))
     log = open_log(root, settings=SETTINGS, files=files)
     write_transactions(log)

@@ -1,6 +1,6 @@
-"""The node dies at its n-th request to the store, for every n: before the request arrives there, or after the answer was
-given and lost. A lost answer is tried with requests that change the bucket: after any other, the bucket and the node are as
-before it.
+"""The node dies at its n-th request to the store, for every n: before the request arrives at the store, or after the store has
+answered and the answer is lost. A lost answer is tried with requests that change the bucket: after any other, the bucket and
+the node are as before it.
 
 A proxy between the node and versitygw counts and kills. Then the node restarts and completes the work. Once everything has
 settled, the bucket must be what a clean run leaves: `fsck` finds nothing, not even an orphan or an unfinished upload too
@@ -11,8 +11,8 @@ young to be damage; and the manifests hold the records that were sent, each at i
     retention   segments leave the manifest and the bucket; an orphan and a stray upload are swept meanwhile
     compaction  the bucket's segments are fetched, rewritten and replaced by two commits; the old objects are swept
 
-The test goes from request to request until the work makes no more. That number varies, but it has a floor: a killer that
-never strikes proves nothing. `make faults` dies at every fourth request, from one that the seed chooses; `make soak` at all.
+The test goes from request to request until the work makes no more. That number varies, but it has a floor: a killer that never
+strikes proves nothing. `make faults` dies at every `EVERY`-th request, from one that the seed chooses; `make soak` at all.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ CHANGING = ("PUT", "POST", "DELETE")
 #: Clean runs make 29, 10, 19 to 40 and 30 to 40 requests (sweeps repeat until the test sees that all is done). A run with
 #: fewer than its floor does not cover its scenario.
 FLOORS = {"offload": 24, "multipart": 8, "retention": 15, "compaction": 24}
-#: The same for those that change the bucket, of which clean runs make 16, 7, 8 to 12 and 9.
+#: Floors of the requests that change the bucket; clean runs make 16, 7, 8 to 12 and 9 of them.
 FLOORS_OF_CHANGES = {"offload": 14, "multipart": 6, "retention": 6, "compaction": 8}
-#: Runs of a number up to the floor before its death counts as failed. Beyond the floor, the first run without a death ends
-#: the test.
+#: Runs of a request number up to the floor before a missing death counts as a failure. Beyond the floor, the first run without
+#: a death ends the test.
 TRIES = 2
 #: Each scenario's requests are split over this many tests, so that processes can share them.
 PARTS = 2
-#: Of a scenario's requests, one in this many has its death; `make soak` sets it to 1.
-EVERY = int(os.environ.get("TIDELOG_FAULT_EVERY", "4"))
+#: The node dies at one in this many requests of a scenario; `make soak` sets it to 1.
+EVERY = int(os.environ.get("TIDELOG_FAULT_EVERY", "6"))
 
 
 class Killer:
@@ -151,7 +151,7 @@ class Round:
         assert [seen.content for seen in held] == [content for _, content in expected]
 
     def _findings(self) -> list[str]:
-        """Those of the whole bucket: the cleaner may just be making another object."""
+        """The findings in the whole bucket, because the cleaner may be making another object now."""
         with bucket.opened(self.url, self._server.endpoint) as store:
             return _but_probes(bucket.findings(store))
 
@@ -222,7 +222,7 @@ class Round:
         self.insist(act, "altering the topic")
 
     def plant_strays(self) -> int:
-        """Leaves what a writer leaves that dies before its commit: two objects and an unfinished upload. Returns the base
+        """Leaves the remains of a writer that dies before its commit: two objects and an unfinished upload. Returns the base
         offset of the manifest's last segment."""
         with bucket.opened(self.url, self._server.endpoint) as store:
             manifest = next(iter(bucket.manifests(store, TOPIC)))
@@ -285,7 +285,7 @@ def compaction(round: Round) -> None:
     round.node.settings = {**BUSY}
     round.start()
     round.create({**TIERED, "tidelog.tier.max.lag.ms": str(HOUR_MS)})
-    # The first two segments become one. What is left of them does not fit one segment with the third.
+    # The first two segments become one. Their remaining records do not fit one segment with the third segment's.
     for number, records in enumerate((40, 40, 110, 4)):
         each = range(records)
         round.write_keys((b"often" if i % 3 else b"once %d %d" % (number, i) for i in each), 250)
@@ -307,7 +307,8 @@ CLEAN = 0
 
 
 def run(directory: Path, server: S3Server, scenario: str, number: int, when: str) -> Killer:
-    """One round that dies at request `number`, or never if that is CLEAN. The returned killer says whether it struck."""
+    """One round that dies at request `number`, or never if that is CLEAN. The returned killer says whether it killed the
+    node."""
     name = f"{scenario}-{number}-{when}-{os.urandom(4).hex()}"
     with S3Proxy(server.endpoint) as proxy:
         round = Round(directory / name, server, proxy, f"death/{name}", number, when)
@@ -340,7 +341,8 @@ def sample(count: int) -> list[tuple[str, int, str]]:
 
 
 def numbers(scenario: str, when: str, part: int, every: int) -> Iterator[int]:
-    """The requests of one part, without end. The parts have every `every`-th request together, from one of the first on."""
+    """The request numbers of one part, without end. Together the parts have every `every`-th number; the seed chooses the
+    first."""
     first = 1 + random.Random(f"{SEED} {scenario} {when}").randrange(every)
     return itertools.count(first + part * every, PARTS * every)
 

@@ -41,7 +41,7 @@ PATIENCE_MS = 30_000
 
 @pytest.fixture
 def troubled(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
-    """Only the bucket holds the first `COLD` records, and nobody has read them yet."""
+    """Only the bucket holds the first `COLD` records, and no client has read them yet."""
     with a_world(tmp_path, versitygw, TOPIC) as world:
         world.create()
         world.write(COLD)

@@ -1,8 +1,8 @@
 """kill -9 between any two operations on the disk while a log with transactions is cleaned twice: a start finds the old segments
 or the new one, whole.
 
-What the disk sees of a kill is that all earlier operations reached it and none follows. So the test kills no process: from the
-chosen operation on every one is refused, by an exception that no handler takes for an error of the disk.
+On the disk, a kill means that all earlier operations reached it and none follows. So the test kills no process: from the chosen
+operation on every one is refused, by an exception that no handler takes for an error of the disk.
 """
 
 from __future__ import annotations

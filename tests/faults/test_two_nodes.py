@@ -1,8 +1,8 @@
 """Two nodes where only one may run: on one data directory, and on copies of one directory with one bucket.
 
-A lock prevents the first. The incarnation prevents the second: each start takes the next one in the bucket by
-compare-and-swap, every commit carries it, and a node that finds a newer one reports that and stops. The bucket then holds
-one history.
+A lock prevents the first. The incarnation prevents the second: each start takes the bucket's next incarnation by
+compare-and-swap, every commit carries it, and a node that finds a newer incarnation reports the fact and stops. The bucket then
+holds one history.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def copy_of(node: Node, directory: Path) -> Node:
     """Another node on a copy of the directory as it is now, with the same bucket."""
-    # Otherwise the node, which writes topic.json within a second of creating the topic, would already find the copy's start
-    # there.
+    # The node writes topic.json within a second of creating the topic. After the copy's start, this write would already find a
+    # newer incarnation.
     until(
         lambda: live_files(Path(node.store.removeprefix("file://")), "**/topic.json"),
         "the topic is named in the bucket",
@@ -45,7 +45,7 @@ def copy_of(node: Node, directory: Path) -> Node:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    """A running node replaces files by renaming temporary ones, which may be gone when their turn comes."""
+    """Copies the file unless it is gone: a running node renames its temporary files."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
 

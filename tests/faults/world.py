@@ -55,7 +55,7 @@ class World:
             load.settle()
 
     def begin_anew(self) -> None:
-        """Call this once the topic was created again."""
+        """Begins another history. Call it once the topic is created again."""
         self.history = History()
 
     # --- the local disk -----------------------------------------------------------------------------------------------
@@ -69,7 +69,8 @@ class World:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def fetch(self, offset: int, wait_ms: int = 500) -> single_requests.Fetched:
-        """Asserts that the answer holds no wrong record. For one producer at a time, whose records are in order."""
+        """Returns the answer to a Fetch; asserts that it holds no wrong record. Use it with one producer at a time, because
+        records must be in order."""
         found = single_requests.fetch(self.node.kafka, self.topic, offset, wait_ms=wait_ms)
         sent = self.sent()
         for record in decode(found.data[: _whole_batches(found.data)]):

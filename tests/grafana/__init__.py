@@ -1,1 +1,1 @@
-"""The dashboard in grafana/ asks for what /metrics serves."""
+"""The dashboard in grafana/ asks only for metrics that /metrics serves."""

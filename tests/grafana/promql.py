@@ -1,4 +1,4 @@
-"""As much of PromQL's grammar as tells which series an expression asks for, and by which labels."""
+"""The part of PromQL's grammar that shows which series and which labels an expression asks for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Asked:
 
 
 def asked(expression: str) -> Iterator[Asked]:
-    """ValueError for what it does not understand."""
+    """Raises ValueError for matchers that it does not understand."""
     grouped = frozenset(
         label.strip() for group in _GROUPING.findall(expression) for label in group.split(",") if label.strip()
     )

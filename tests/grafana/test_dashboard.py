@@ -1,4 +1,4 @@
-"""The dashboard in grafana/: made from its table, asking for nothing but what is served, laid out without gaps."""
+"""The dashboard in grafana/ is generated from its table, asks only for served metrics, and is laid out without gaps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from service.observability.metrics import METRICS
 from tests.grafana.promql import asked
 
 ROOT = PATH.parents[1]
-#: What Prometheus adds to every sample.
+#: The labels that Prometheus adds to every sample.
 OF_PROMETHEUS = {"instance", "job"}
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count"), MetricKind.SUMMARY: ("_sum", "_count")}
 
 
 def served() -> dict[str, tuple[Metric, set[str]]]:
-    """Every series' name, its metric, and the labels that it bears."""
+    """Every series' name, its metric, and the labels that it has."""
     found = {}
     for metric in METRICS.values():
         for suffix in SUFFIXES.get(metric.kind, ("",)):
@@ -64,7 +64,7 @@ def test_every_expression_uses_served_metrics(where: str, panel: Panel) -> None:
 
 @pytest.mark.parametrize(("where", "panel"), list(panels()), ids=lambda value: value if isinstance(value, str) else "")
 def test_topics_are_not_counted_twice(where: str, panel: Panel) -> None:
-    """A metric that is served by topic and as a sum must be asked for as one of them."""
+    """An expression must match the label `topic` of a metric that is served by topic and as a sum."""
     for query in panel.queries:
         for each in asked(query.expression):
             if served()[each.name][0].sum_too:

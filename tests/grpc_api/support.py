@@ -29,7 +29,7 @@ class Served:
         return any(key.endswith(f"/{topic}/topic.json") for verb, key in self.node.store.calls if verb == "put")
 
     async def hang_up(self) -> None:
-        """Ends every call at once; nothing listens any more."""
+        """Ends every call at once, and stops listening."""
         await self.server.stop(0)
 
     async def come_back(self) -> None:

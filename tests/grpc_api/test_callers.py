@@ -1,4 +1,4 @@
-"""Every request to a coordinator says who asks, reads included, in process and over a channel: authorization needs it."""
+"""Every request to a coordinator, reads included, names its caller for authorization, in process and over a channel."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "list_groups": (groups.ListGroups(),),
     "describe_group": (groups.DescribeGroup("g"),),
     "delete_group": (groups.DeleteGroup("g"),),
+    "lower_offsets": (groups.LowerOffsets([], {}),),
 }
 TRANSACTIONS: dict[str, tuple[Any, ...]] = {
     "coordinator": ("x",),
@@ -55,7 +56,7 @@ CALLS = [(groups.Groups, RemoteGroups, name, asked) for name, asked in GROUPS.it
 
 
 class Recorder:
-    """Keeps what each of its methods is called with, and refuses it."""
+    """Keeps the arguments of the last call of any of its methods, and refuses the call."""
 
     def __init__(self) -> None:
         self.asked: tuple[Any, ...] = ()
@@ -107,7 +108,7 @@ async def test_a_servicer_hands_the_caller_on(servicer: Any, part: str, method: 
     if "transactional_id" in request.DESCRIPTOR.fields_by_name:
         request.transactional_id = "x"
     recorder = Recorder()
-    bounds = SimpleNamespace(joining=lambda: _Nothing())
+    bounds = SimpleNamespace(joining=lambda: _Nothing(), lowering=lambda: _Nothing())
     context = SimpleNamespace(peer_name="ipv4:127.0.0.1:5", bounds=bounds)
     with pytest.raises(LogError, match="recorded"):
         await getattr(servicer(SimpleNamespace(**{part: recorder})), method.name)(request, context)

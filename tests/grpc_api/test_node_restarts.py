@@ -1,4 +1,5 @@
-"""SDK programs on a real node that is killed, or stopped and restarted: every record is read once, in order, to the end."""
+"""SDK programs on a real node that is killed, or stopped and restarted: readers get every record once and in order, groups lose
+none, and transactions are committed once."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ def test_records_are_appended_once_and_a_reader_continues(tmp_path: Path, restar
 
 @pytest.mark.parametrize("restart", [crash, stop_cleanly])
 def test_members_of_a_group_lose_no_record(tmp_path: Path, restart: Callable[[Node], None]) -> None:
-    """Two members in threads. A member that was not heard while the node was away may read again what it had not committed; at
-    the end all is committed."""
+    """Two members in threads. A member whose heartbeats the stopped node missed may read uncommitted records again; at the end
+    all offsets are committed."""
     options = ConsumerOptions(heartbeat_s=0.2, auto_commit_s=0.2)
     settings: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
     with Node(tmp_path, settings=settings) as node, BlockingClient.connect(node.grpc) as client:
@@ -111,7 +112,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("restart", [crash, stop_cleanly])
 def test_a_transaction_is_committed_once_over_a_restart(tmp_path: Path, restart: Callable[[Node], None]) -> None:
-    """A node that is away in the middle of transactions takes none of their records and doubles none."""
+    """A node that restarts in the middle of transactions loses and duplicates none of their records."""
     with Node(tmp_path) as node, BlockingClient.connect(node.grpc) as client:
         client.create_topic("t", partitions=2)
         with client.transactional_producer("x") as producer:

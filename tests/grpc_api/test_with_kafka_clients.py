@@ -101,7 +101,7 @@ def test_each_client_reads_records_of_the_other(node: Node, compression: Compres
 
 
 class Elsewhere:
-    """A core across a channel, with stand-ins for what a gateway asks its own node."""
+    """A core across a channel, with stand-ins for the parts of the contract that a gateway needs from its own node."""
 
     def __init__(self, core: RemoteCore) -> None:
         self.log: Log = core.log

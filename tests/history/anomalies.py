@@ -1,38 +1,42 @@
-"""A pure judge of what clients saw, in the manner of Jepsen's Kafka workload: each anomaly that a sound log cannot show.
+"""A pure judge of what clients saw, in the manner of Jepsen's Kafka workload: it reports each anomaly that a sound log cannot
+show.
 
-- *invented*: a poll sees a value that nobody sent, or that was sent to another key.
+- *invented*: a poll sees a value that no client sent, or that was sent to another key.
 - *inconsistent offsets*: two values are seen, or acknowledged, at one offset of a key.
 - *duplicate*: one value is seen, or acknowledged, at two offsets.
-- *lost write*: a value is certain to be committed, and no poll sees it although one sees a higher offset of its key; or a
-  reading of the whole key that begins after the send has ended does not hold it.
-- *unseen*: a value is certain to be committed, no poll sees it, and none sees a higher offset either. The operations must end
+- *lost write*: a value is certain to be committed, and no poll sees it although a poll sees a higher offset of its key; or a
+  reading of the whole key that begins after the end of the send does not hold the value.
+- *unseen*: a value is certain to be committed, and no poll sees it or a higher offset of its key. The operations must end
   with readings of every key.
 - *aborted read* (G1a): a poll sees a value of a transaction that was aborted.
-- *intermediate read* (G1b): a poll sees a value of a transaction whose commit has not been asked for yet, its own transaction's
-  included; or a reading of the whole key, after the transaction was decided, holds some of its values and not the others.
-- *write cycle* (G0): of two transactions that do not overlap in time, the later one stands before the earlier one in a key
-  (`cycles.py`). The list that Jepsen's list-append reads is the key.
-- *information cycle* (G1c): a cycle of such pairs, of reads from a transaction, and of time.
+- *intermediate read* (G1b): a poll sees a value of a transaction before the client requests its commit (also a value of the
+  poll's own transaction); or a reading of the whole key, after the transaction was decided, holds only some of its values.
+- *write cycle* (G0): two transactions do not overlap in time, and the later one has the lower offset in a key (`cycles.py`). A
+  key takes the place of the list in Jepsen's list-append workload.
+- *information cycle* (G1c): a cycle of write order, time, and at least one read of another transaction's value.
 - *internal poll skip*: two successive polls of a key in one operation leave out an offset between them that holds a value.
-- *external poll skip*: the same, for the last poll of an operation and the first of its process's next one; or for the
-  beginning of the log and the first poll of a reading of the whole key.
-- *non-monotonic poll*: of two such successive polls the second is at the same offset, or at a lower one.
-- *non-monotonic send*: of two successive sends of a process to a key the second stands at a lower offset.
-- *consumed twice*: two committed transactions of a consumer group hold the same value among their polls.
+- *external poll skip*: the same between the last poll of an operation and the first poll of its process's next operation; or
+  between the beginning of the log and the first poll of a reading of the whole key.
+- *non-monotonic poll*: the second of two such polls is at the same offset as the first, or at a lower one.
+- *non-monotonic send*: the second of two successive sends of a process to a key has the lower offset.
+- *consumed twice*: two committed transactions of a consumer group poll the same value.
 
-What Jepsen allows is no anomaly here: records of overlapping transactions interleave, as writers are not isolated in Kafka.
-Of a compacted key, a value that a newer one of its name may have replaced may be missing anywhere. Nothing is said of how late
-a poll may see a value, but at the end.
+Behaviour that Jepsen allows is no anomaly here: records of overlapping transactions interleave, as writers are not isolated in
+Kafka. In a compacted key, a value may be missing anywhere if a newer value of its name may have replaced it. A value may become
+visible late, but must be visible to the readings at the end. If a disk with the only replica was lost, `losses.py` bounds what
+may be missing.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import pairwise
 
 from tests.history.cycles import information_cycles, write_cycles
 from tests.history.logs import Logs
+from tests.history.losses import may_repeat, within_bounds
 from tests.history.operations import Operation, Operations, Outcome, Polled
 
 #: Anomalies of one kind that are reported in full; the rest are counted.
@@ -59,7 +63,7 @@ class Kind(Enum):
 
 def anomalies(operations: Operations) -> dict[Kind, list[str]]:
     """A sentence for each anomaly, by kind; empty if sound logs can have had these operations."""
-    logs = Logs(operations)
+    logs = Logs(within_bounds(operations))
     found: dict[Kind, list[str]] = {kind: list(dict.fromkeys(rule(logs))) for kind, rule in RULES.items()}
     for kind, sentence in _poll_order(logs):
         found.setdefault(kind, []).append(sentence)
@@ -67,7 +71,7 @@ def anomalies(operations: Operations) -> dict[Kind, list[str]]:
 
 
 def told(found: dict[Kind, list[str]]) -> str:
-    """The first few of each kind, a line each."""
+    """The first few anomalies of each kind, one per line."""
     lines: list[str] = []
     for kind, sentences in found.items():
         lines += [f"{kind.value}: {sentence}" for sentence in sentences[:TOLD]]
@@ -172,14 +176,15 @@ def _non_monotonic_sends(logs: Logs) -> Iterator[str]:
 
 
 def _consumed_twice(logs: Logs) -> Iterator[str]:
-    times: dict[str, Counter[int]] = defaultdict(Counter)
+    consumers: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     for operation in logs.operations.done:
         if operation.group and operation.outcome is Outcome.OK:
-            times[operation.group].update({step.value for step in operation.polls()})
-    for group, counted in times.items():
-        for value, many in counted.items():
-            if many > 1:
-                yield f"{value} is among the polls of {many} committed transactions of the group {group}"
+            for value in {step.value for step in operation.polls()}:
+                consumers[operation.group, value].append(operation)
+    for (group, value), found in consumers.items():
+        found.sort(key=lambda operation: operation.end)
+        if not all(may_repeat(logs.operations, group, one, other) for one, other in pairwise(found)):
+            yield f"{value} is among the polls of {len(found)} committed transactions of the group {group}"
 
 
 def _poll_order(logs: Logs) -> Iterator[tuple[Kind, str]]:

@@ -1,12 +1,12 @@
-"""Cycles of operations, each of which must come before the next: found by Tarjan's algorithm.
+"""Cycles of operations, each of which must precede the next. Tarjan's algorithm finds them.
 
-Three kinds of edges. *ww*: both sent to a key, the first one's record at the lower offset. *wr*: the second polled what the
-first sent. *time*: the first ended before the second began. In a sound history all of them go from an earlier moment of commit
-to a later one, so no cycle closes.
+There are three kinds of edges between two operations. *ww*: both sent to a key, and the first one's record has the lower
+offset. *wr*: the second polled a value that the first sent. *time*: the first ended before the second began. In a sound history
+every edge leads from an earlier commit to a later one, so no cycle closes.
 
-Kafka does not isolate writers: records of transactions that overlap in time interleave, one order in this key and another in
-that. Edges ww are therefore drawn between operations that do not overlap only. Those that agree with the clock add nothing to
-the edges of time; those that contradict it are found per key.
+Kafka does not isolate writers: records of transactions that overlap in time interleave, perhaps in a different order in each
+key. So only operations that do not overlap get ww edges. A ww edge that agrees with the clock adds nothing to the time edges
+and is left out; the others are found per key.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.history.logs import Logs
 from tests.history.operations import Operation
 
 N = TypeVar("N", bound=Hashable)
-#: An operation's number, or a moment: the end of an operation, written as a time below zero.
+#: A node is an operation's number (0 or more), or the end of an operation as the negative number -1 - time.
 Graph = dict[int, dict[int, str]]
 TIME = "time"
 
 
 def components(graph: Mapping[N, Iterable[N]]) -> list[list[N]]:
-    """The strongly connected components of more than one node. Without recursion: histories are long."""
+    """The strongly connected components of more than one node. There is no recursion, as histories are long."""
     index: dict[N, int] = {}
     low: dict[N, int] = {}
     stack: list[N] = []
@@ -65,7 +65,7 @@ def components(graph: Mapping[N, Iterable[N]]) -> list[list[N]]:
 
 
 def shortest_path(graph: Mapping[N, Iterable[N]], start: N, goal: N, within: set[N]) -> list[N]:
-    """From `start` to `goal`, both included."""
+    """The nodes of a shortest path from `start` to `goal`, both included."""
     came: dict[N, N] = {start: start}
     waiting = deque([start])
     while waiting:
@@ -83,14 +83,14 @@ def shortest_path(graph: Mapping[N, Iterable[N]], start: N, goal: N, within: set
 
 
 def write_cycles(logs: Logs) -> Iterator[str]:
-    """G0: of edges ww and time alone. One sentence per component, which tells a shortest cycle."""
+    """G0: cycles of ww and time edges alone. One sentence per component, which gives a shortest cycle."""
     graph = _graph(logs, reads=False)
     for component in components(graph):
         yield _told(logs, graph, set(component), "ww")
 
 
 def information_cycles(logs: Logs) -> Iterator[str]:
-    """G1c: with at least one edge wr."""
+    """G1c: cycles with at least one wr edge. One sentence per component."""
     graph = _graph(logs, reads=True)
     for component in components(graph):
         within = set(component)
@@ -103,7 +103,7 @@ def _graph(logs: Logs, *, reads: bool) -> Graph:
     done = logs.operations.done
     numbers = {id(operation): number for number, operation in enumerate(done)}
     ends = sorted({operation.end for operation in done})
-    # A chain of moments instead of an edge from each operation to all later ones.
+    # A chain of moments replaces time edges from each operation to all later ones.
     for end, following in pairwise(ends):
         graph[-1 - end][-1 - following] = TIME
     for number, operation in enumerate(done):
@@ -124,8 +124,8 @@ def _graph(logs: Logs, *, reads: bool) -> Graph:
 
 
 def _against_time(logs: Logs, key: str) -> Iterator[tuple[Operation, Operation, str]]:
-    """Pairs of operations of which the one at the lower offset began after the other had ended; of each first one, the pair
-    with the operation that ended first."""
+    """Pairs of an operation and one at a higher offset that had ended before the first began. Each first operation is paired
+    only with the operation that ended earliest."""
     earliest: tuple[Operation, int] | None = None
     for offset in sorted(logs.values[key], reverse=True):
         for value in logs.values[key][offset]:
@@ -139,7 +139,7 @@ def _against_time(logs: Logs, key: str) -> Iterator[tuple[Operation, Operation, 
 
 
 def _told(logs: Logs, graph: Graph, within: set[int], needed: str) -> str:
-    """A shortest cycle through an edge of the kind that is needed."""
+    """A shortest cycle through an edge of the kind `needed`."""
     start, to = next(
         (node, other)
         for node in sorted(within, reverse=True)

@@ -1,6 +1,6 @@
-"""The logs as a list of operations proves them: who wrote each value, where each value stands, and what follows what.
+"""The logs as a list of operations shows them: the writer and the offsets of each value, and the order of the values.
 
-The order of a key's values is that of their offsets. Offsets need not be contiguous: markers and aborted records take some. An
+A key's values are ordered by offset. Offsets need not be contiguous: markers and aborted records take some. An
 offset counts if a poll saw it, or if the send that was acknowledged with it is certain to be committed.
 """
 
@@ -15,7 +15,7 @@ from tests.history.operations import Operation, Operations, Outcome, Sent
 class Logs:
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
-        #: Of each value: the operation that sent it, and the send.
+        #: By value: the operation that sent it, and the send.
         self.writers: dict[int, tuple[Operation, Sent]] = {}
         self.polled: set[int] = set()
         for operation in operations.done:
@@ -23,7 +23,7 @@ class Logs:
             for sent in operation.sends():
                 assert sent.value not in self.writers, f"{sent.value} was sent twice"
                 self.writers[sent.value] = operation, sent
-        #: By key and offset, every value that was seen there; by value, every offset.
+        #: `values`: by key and offset, every value that was seen there. `offsets`: by value, every offset.
         self.values: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self.offsets: dict[int, set[int]] = defaultdict(set)
         for operation in operations.done:
@@ -40,7 +40,7 @@ class Logs:
                     self._named[sent.key, sent.name].append((offset, operation.begin))
 
     def committed(self, operation: Operation) -> bool:
-        """For certain: the client was told so, or somebody saw one of its values."""
+        """Whether the operation is certain to be committed: its client got that answer, or a poll saw one of its values."""
         if operation.outcome is Outcome.UNKNOWN:
             return any(sent.value in self.polled for sent in operation.sends())
         return operation.outcome is Outcome.OK
@@ -58,12 +58,15 @@ class Logs:
         return found
 
     def may_be_gone(self, value: int, until: int) -> bool:
-        """Whether compaction may have removed a value: a newer one of its name was being sent before the time `until`."""
+        """Whether a loss may have taken a value, or compaction may have removed it: the operation that sent a newer value of
+        its name began before the time `until`."""
+        if value in self.operations.gone:
+            return True
         _, sent = self.writers[value]
         if sent.key not in self.operations.compacted:
             return False
         lowest = min(self.offsets.get(value, {-1}))
         return any(
             offset > lowest and begin < until and offset not in self.offsets.get(value, ())
-            for offset, begin in reversed(self._named[sent.key, sent.name])  # a newer one is most likely late in it
+            for offset, begin in reversed(self._named[sent.key, sent.name])  # newer values are mostly near the end
         )

@@ -1,14 +1,14 @@
-"""What clients saw of a log without transactions, and a pure judge of it: was anything lost, changed, repeated, reordered or
-made up, byte for byte? (`anomalies.py` judges transactions, and readers that do not begin at the beginning.)
+"""The reads of clients from a log without transactions, and a pure judge of them: was anything lost, changed, repeated,
+reordered or made up, byte for byte? (`anomalies.py` judges transactions, and readers that do not begin at the beginning.)
 
-A record's identity is its key, which no two sends share. `Send` is what a producer handed over, `Ack` what the broker
-promised, a `Pass` one complete reading of every partition from its beginning. The judge knows nothing of brokers. Whatever a
-broker, its disk and its bucket went through, these must hold:
+A record's identity is its key, which no two sends share. A `Send` is a record handed to a producer, an `Ack` the broker's
+answer, a `Pass` one complete reading of every partition from its beginning. The judge knows nothing of brokers. These rules
+must hold after any fault of a broker, its disk or its bucket:
 
 - offsets: a pass has neither gap nor repeat of an offset, and leader epochs never fall along a partition;
 - I1: a pass holds every record acknowledged before it began, at the acknowledged offset, with the bytes that were sent;
-- I2: what one pass saw at an offset, every later pass sees there: bytes, timestamp and leader epoch;
-- exactly once: each record of an idempotent producer has one offset only, and they are in the order of sending.
+- I2: every later pass sees the same bytes, timestamp and leader epoch at an offset as the first pass that reached it;
+- exactly once: each record of an idempotent producer has one offset only, and these records are in the order of sending.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _lost(history: History) -> Iterator[str]:
 
 
 def _changed(history: History) -> Iterator[str]:
-    """Compares each pass with the one before."""
+    """Compares each pass with the previous one."""
     for number in range(1, len(history.passes)):
         before, after = history.passes[number - 1], history.passes[number]
         for partition, records in before.partitions.items():

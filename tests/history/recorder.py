@@ -1,17 +1,23 @@
 """Real clients whose every operation is recorded: transactions of sends and polls, plain sends, and readers of all keys.
 
 Each client has a thread of its own and outlives every death of the node. A *process* of the recorded operations is one client.
-A client that gives up its producer in the middle of a transaction, or while it waits for the answer to its commit, begins anew
+A client that gives up its producer in the middle of a transaction, or while it waits for the answer to its commit, begins again
 with the same transactional id: the node then decides the transaction, and the operation ends.
 
-Values are judged by number. That a record's bytes are those that were sent is checked here, as it is polled.
+The judge knows values by number only, so this module compares a polled record's bytes with the sent ones.
+
+A recorder that `loses` disks gets each loss before new records get the lost offsets. Its clients then accept the loss: a reader
+whose position is gone continues at the bound, and a send that is finally refused has the outcome UNKNOWN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import cast
@@ -21,17 +27,29 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from tests.faults.clients import QUICK_RETRIES, WAIT_S, until
 from tests.history.operations import Operation, Operations, Outcome, Polled, Sent
 
-#: Records of a compacted key have this many names.
+#: The longest that a client may take to end, in seconds: some calls of librdkafka have no timeout.
+LAST_OPERATION_S = 240.0
+#: By key: the offset at which a consumer that is assigned all keys continues. A key without an entry has not been read yet.
+Places = dict[str, int]
+#: Errors of a consumer whose position is not in the log, or whose group has no position.
+LOST_POSITIONS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+#: The number of names (record keys) in a compacted key.
 NAMES = 40
 
 
 class Recorder:
-    """What all clients share. `failures` are errors that no client may see: each ends the client it came to."""
+    """State that all clients share. `failures` are errors that no client may see."""
 
     def __init__(
-        self, bootstrap: str, keys: Sequence[str], compacted: frozenset[str], *, isolation: str = "read_committed"
+        self,
+        bootstrap: str,
+        keys: Sequence[str],
+        compacted: frozenset[str],
+        *,
+        isolation: str = "read_committed",
+        loses: bool = False,
     ) -> None:
-        self.bootstrap, self.keys, self.isolation = bootstrap, tuple(keys), isolation
+        self.bootstrap, self.keys, self.isolation, self.loses = bootstrap, tuple(keys), isolation, loses
         self.operations = Operations(compacted=compacted)
         self.failures: list[str] = []
         self.ending = threading.Event()
@@ -51,12 +69,18 @@ class Recorder:
         with self._lock:
             self.operations.done.append(done)
 
+    def bound(self, key: str) -> int:
+        """The offset at which a reader continues whose position in the key was lost. AssertionError if the key has no loss."""
+        ends = [loss.end for loss in self.operations.losses if loss.key == key]
+        assert ends, f"{key}: the log does not have the position of a reader, and no disk of it was lost"
+        return ends[-1]
+
     def common(self) -> dict[str, str | int | bool]:
-        # To bootstrap again, librdkafka 2.16 destroys its only broker; a call that waits for that one then never returns.
+        # To bootstrap again, librdkafka 2.16 destroys its only broker; a call that waits for that broker then never returns.
         return {"bootstrap.servers": self.bootstrap, "metadata.recovery.strategy": "none", **QUICK_RETRIES}
 
     def consumer(self, settings: Mapping[str, str | int | bool] | None = None) -> Consumer:
-        """A position that the log does not have is an error."""
+        """A consumer that gets an error if its position is not in the log."""
         return Consumer(
             {
                 **self.common(),
@@ -93,8 +117,9 @@ class Recorder:
         producer.poll(0)
 
     def whole_reading(self, process: str) -> Operation:
-        """Reads every key from its beginning to its log's end, and records that. Every transaction must be decided: a commit is
-        answered before its markers are written, and until then the log does not end there for a reader of committed records."""
+        """Reads every key from its beginning to its log's end, and records the operation. Every transaction must be decided:
+        the answer to a commit comes before its markers are written, and until then a reader of committed records does not reach
+        the log's end."""
         consumer = self.consumer({"enable.partition.eof": True})
         began, steps, ends = self.now(), list[Polled](), self._log_ends()
         left = set(self.keys)
@@ -118,7 +143,7 @@ class Recorder:
         return done
 
     def _log_ends(self) -> dict[str, int]:
-        """Their high watermarks, which open transactions do not hold back."""
+        """The high watermarks of all keys, which open transactions do not hold back."""
         consumer = self.consumer({"isolation.level": "read_uncommitted"})
         try:
             return {key: self._watermarks(consumer, key)[1] for key in self.keys}
@@ -159,7 +184,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.recorder.ending.set()
-        self.thread.join()
+        self.thread.join(LAST_OPERATION_S)
+        if self.thread.is_alive():
+            frame = sys._current_frames().get(self.thread.ident or 0)
+            stuck = "".join(traceback.format_stack(frame)[-3:]) if frame else "it has just ended"
+            self.recorder.failures.append(f"{self.name} does not end its last operation:\n{stuck}")
 
     def _run(self) -> None:
         try:
@@ -188,20 +217,40 @@ class Sender(Client):
 
     def work(self) -> None:
         began, offsets, sends = self.recorder.now(), dict[int, int](), list[Sent]()
-        for _ in range(self.rng.randrange(1, 9)):
-            key, value = self.rng.choice(self.recorder.keys), self.recorder.value()
-            sends.append(Sent(key, value, None, self.recorder.name(key, value)))
-            self.recorder.produce(self.producer, key, value, offsets)
+        with contextlib.suppress(*((KafkaException,) if self.recorder.loses else ())):
+            for _ in range(self.rng.randrange(1, 9)):
+                key, value = self.rng.choice(self.recorder.keys), self.recorder.value()
+                sends.append(Sent(key, value, None, self.recorder.name(key, value)))
+                self.recorder.produce(self.producer, key, value, offsets)
+        self.flush()
+        assert self.recorder.loses or len(offsets) == len(sends), "sends failed"
+        ended, known = self.recorder.now(), [sent for sent in sends if sent.value in offsets]
+        steps = tuple(with_offsets(known, offsets))
+        self.recorder.record(Operation(self.name, Outcome.OK, began, ended, steps, commit=began))
+        for sent in sends:
+            if sent.value not in offsets:  # the log may hold it nevertheless
+                name = f"{self.name}, refused {sent.value}"
+                self.recorder.record(Operation(name, Outcome.UNKNOWN, began, ended, (sent,), commit=began))
+        if len(known) < len(sends):
+            self.open()
+
+    def flush(self) -> None:
+        """Waits for all acknowledgements. A partition that has lost a producer's newest sequences refuses all later ones, so
+        the rest is purged."""
         deadline = time.monotonic() + WAIT_S
-        while self.producer.flush(1):
-            assert time.monotonic() < deadline, "sends are not acknowledged"
-        assert len(offsets) == len(sends), "sends failed"
-        steps = tuple(with_offsets(sends, offsets))
-        self.recorder.record(Operation(self.name, Outcome.OK, began, self.recorder.now(), steps, commit=began))
+        try:
+            while self.producer.flush(1):
+                assert time.monotonic() < deadline, "sends are not acknowledged"
+        except KafkaException:
+            if not self.recorder.loses:
+                raise
+            self.producer.purge()
+            self.producer.poll(1)
 
 
 class Follower(Client):
-    """A consumer that is assigned all keys and reads on from their beginning; now and then another begins again."""
+    """A consumer that is assigned all keys and reads on from their beginning; now and then a new consumer replaces it at the
+    beginning."""
 
     count = 0
 
@@ -210,12 +259,18 @@ class Follower(Client):
         self.process = f"{self.name}.{self.count}"
         self.consumer = self.recorder.consumer()
         self.consumer.assign([place_of(key, 0) for key in self.recorder.keys])
+        self.places: Places = {}
 
     def work(self) -> None:
-        began = self.recorder.now()
-        polled = [self.recorder.polled(message) for message in consumed(self.consumer, 200)]
-        if polled:
-            self.recorder.record(Operation(self.process, Outcome.OK, began, self.recorder.now(), tuple(polled)))
+        began, moved = self.recorder.now(), set[str]()
+        polled = [
+            self.recorder.polled(each) for each in consumed(self.recorder, self.consumer, 200, self.places, moved)
+        ]
+        if polled or moved:
+            done = Operation(
+                self.process, Outcome.OK, began, self.recorder.now(), tuple(polled), moved=frozenset(moved)
+            )
+            self.recorder.record(done)
         if self.rng.random() < 0.005:
             self.close()
             self.open()
@@ -242,15 +297,23 @@ def with_offsets(steps: Sequence[Sent], offsets: dict[int, int]) -> list[Sent]:
     return [Sent(step.key, step.value, offsets.get(step.value), step.name) for step in steps]
 
 
-def consumed(consumer: Consumer, most: int, seconds: float = 0.1) -> list[Message]:
-    """Records; an error that says that the log no longer has the consumer's position is raised."""
-    found: list[Message] = []
+def consumed(
+    recorder: Recorder, consumer: Consumer, most: int, places: Places, moved: set[str], seconds: float = 0.1
+) -> list[Message]:
+    """The polled records. A consumer whose position is gone continues at the bound of the loss, and the key is added to
+    `moved`. AssertionError if there was no loss."""
+    found, lost = list[Message](), dict[str, int]()
     for message in consumer.consume(most, seconds):
-        error = message.error()
+        error, key = message.error(), key_of(message)
         if error is None:
             found.append(message)
-        else:
-            assert error.code() not in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE), (
-                f"{key_of(message)}: {error}"
-            )
+            places[key] = cast("int", message.offset()) + 1
+        elif error.code() in LOST_POSITIONS:
+            assert recorder.loses, f"{key}: {error}"
+            lost[key] = recorder.bound(key)
+    if lost:  # no seek: librdkafka has stopped these partitions and dropped their fetched records
+        moved.update(lost)
+        for key, bound in lost.items():
+            places[key] = min(places.get(key, 0), bound)
+        consumer.assign([place_of(key, places.get(key, 0)) for key in recorder.keys])
     return found

@@ -1,8 +1,8 @@
-"""Seeded histories of simulated logs with transactions: sound ones, and ones of logs that do one thing wrong now and then.
+"""Seeded histories of simulated logs with transactions: sound logs, and logs that commit one kind of fault now and then.
 
 A log is a list of records; markers take offsets; a reader sees up to the first record of an open transaction, as at
-`read_committed`. Processes send, poll and commit in transactions that overlap, abort some, and learn no outcome of others.
-`inflicted` counts how often the fault was committed, so that a test knows whether there is anything to find.
+`read_committed`. Processes send, poll and commit in transactions that overlap, abort some, and do not learn the outcome of
+others. `inflicted` counts the faults committed, so that a test knows whether there is anything to find.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.history.operations import Operation, Operations, Outcome, Polled, Sen
 
 KEYS = ("x", "y", "z")
 PROCESSES = 4
-#: Of chances to do the wrong thing, one in this many is taken.
+#: A fault is committed at one in this many opportunities.
 SELDOM = 6
 
 
@@ -26,14 +26,14 @@ class Fault(Enum):
     REPEAT = auto()  # a record is appended twice
     SHOW_ABORTED = auto()
     SHOW_OPEN = auto()  # records of open transactions are shown
-    HALVE = auto()  # of a transaction without an answer, one key is committed and another aborted
+    HALVE = auto()  # one key of a transaction without an answer is committed and another aborted
     APPEND_BEFORE = auto()  # a record is put before one that was committed long ago
-    APPEND_REVERSED = auto()  # of two sends of a transaction the second is put before the first
+    APPEND_REVERSED = auto()  # the second of two sends of a transaction is put before the first
     LEAVE_OUT_FIRST = auto()  # a poll omits its first record
     LEAVE_OUT_INNER = auto()  # a poll omits a record between two others
-    GO_BACK = auto()  # a poll begins with the last record of the one before
+    GO_BACK = auto()  # a poll begins with the last record of the previous poll
     ANOTHER_VALUE = auto()  # a poll shows the value of another offset
-    MADE_UP = auto()  # a poll shows a value that nobody sent
+    MADE_UP = auto()  # a poll shows a value that no process sent
     POSITION_LOST = auto()  # the positions of a committed transaction are not committed with it
 
 
@@ -52,7 +52,7 @@ class Entry:
 
 
 class Simulation:
-    """`fault` is what its logs do wrong, if anything."""
+    """`fault` is the fault that its logs commit, if any."""
 
     def __init__(self, seed: int, fault: Fault | None = None) -> None:
         self.rng = random.Random(seed)
@@ -83,7 +83,7 @@ class Simulation:
     def append(self, key: str, value: int, fate: Fate) -> Entry:
         log = self.logs[key]
         entry = Entry(self.counts[key], value, fate)
-        self.counts[key] += 4  # between two records there is room for markers, and for a record in the wrong place
+        self.counts[key] += 4  # the gap leaves room for a record in the wrong place
         log.append(entry)
         return entry
 
@@ -190,7 +190,7 @@ class SimulatedProcess:
         self.go_back(before)
 
     def end(self, key: str, entries: list[Entry], fate: Fate) -> None:
-        """Its marker takes an offset."""
+        """Ends the transaction in `key`; the marker takes an offset."""
         self.logs.counts[key] += 4
         for entry in entries:
             entry.fate = fate

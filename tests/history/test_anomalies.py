@@ -1,4 +1,4 @@
-"""The judge on histories of a few operations: a sound one has no anomaly, and each damage is named."""
+"""The judge on histories of a few operations: a sound history has no anomaly, and each kind of damage is named."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ X, Y = "x", "y"
 
 
 def sound() -> list[Operation]:
-    """Two processes send to two keys, one of their transactions is aborted and one has no answer; a third one reads. Offsets
-    2 and 5 of x, and 2 of y, hold markers, and 3 of x the aborted record."""
+    """Two processes send to two keys. One of their transactions is aborted, and one has no answer. A third process reads. x has
+    markers at 2 and 4 and the aborted record at 3; y has markers at 2 and 4."""
     return [
         Operation("a", Outcome.OK, 0, 10, (Sent(X, 1, 0), Sent(X, 2, 1), Sent(Y, 3, 0), Sent(Y, 4, 1)), commit=8),
         Operation("b", Outcome.FAILED, 11, 15, (Sent(X, 5, 3), Polled(Y, 3, 0), Polled(Y, 4, 1)), group="g"),
@@ -107,7 +107,7 @@ def test_a_value_below_what_was_polled_is_lost() -> None:
 
 
 def test_a_value_that_was_polled_once_and_vanished_is_lost() -> None:
-    """Another reader has seen the last record of y, and the whole reading ends before it."""
+    """Another reader has seen the last record of y, and the whole reading does not hold this record."""
     done = edited(6, without=7)
     done.insert(6, Operation("d", Outcome.OK, 41, 49, (Polled(Y, 9, 5),)))
     assert {Kind.LOST_WRITE, Kind.INTERMEDIATE_READ} == judge(done)
@@ -208,7 +208,7 @@ def test_two_transactions_that_read_from_each_other_are_an_information_cycle() -
 
 
 def test_a_value_read_from_the_future_is_an_information_cycle() -> None:
-    """The reader ended before the writer began; so its commit cannot have been asked for either."""
+    """The reader ended before the writer began, and so before the request for the writer's commit."""
     reader = Operation("a", Outcome.OK, 0, 5, (Polled(X, 1, 0),))
     writer = Operation("b", Outcome.OK, 6, 9, (Sent(X, 1, 0),), commit=8)
     assert judge([reader, writer]) == {Kind.INFORMATION_CYCLE, Kind.INTERMEDIATE_READ}
@@ -221,7 +221,7 @@ def test_a_value_in_two_committed_transactions_of_a_group_is_consumed_twice() ->
 
 
 def compacted(begin: int, name: str = "k") -> Operations:
-    """Of two values of one name the first is missing where the log is read; the second one's send began at `begin`."""
+    """The whole reading lacks the older one of two values; the newer one has the name `name`, and its send began at `begin`."""
     return Operations(
         [
             Operation("a", Outcome.OK, 0, 10, (Sent(X, 1, 0, "k"),), commit=0),

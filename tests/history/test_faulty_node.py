@@ -1,11 +1,11 @@
-"""Histories of real clients with a node that is killed, paused and restarted, while its store fails and the logs are compacted,
-offloaded and evicted: no anomaly.
+"""Histories of real clients have no anomaly, though the node is killed, paused and restarted while its store fails and the logs
+are compacted, offloaded and evicted.
 
-Two topics are written in the same transactions: of `log` every record stays, `table` is compacted. At the end everything is
+Two topics are written in the same transactions: `log` keeps every record, and `table` is compacted. At the end everything is
 read from the beginning three times: as it is, from the bucket alone, and after a restart.
 
 A failure names its seed: `TIDELOG_FAULT_SEED=<seed>` repeats the choice of faults (the interleaving is up to the machine).
-`make soak SECONDS=…` makes such histories, each with a seed of its own, for as long as it says.
+`make soak SECONDS=…` makes such histories, each with a seed of its own, for that time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.support.s3_proxy import S3Proxy, answer, delayed, hang_up_after, hang
 from tests.support.s3_servers import BUCKET, S3Server
 
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
-#: Of `make soak`.
+#: The seconds of `make soak`.
 SOAK_S = int(os.environ.get("TIDELOG_FAULT_SECONDS", "0"))
-#: During which faults are committed. Settling, reading and judging take about as long again.
+#: Seconds during which faults are committed. Settling, reading and judging take about as long again.
 A_HISTORY_S = 30.0
 PARTITIONS = 2
 SETTINGS: dict[str, str | int | bool] = {
@@ -63,15 +63,15 @@ COMPACTED = {
     "local.retention.bytes": "60000",
 }
 TOPICS = {"log": TIERED, "table": COMPACTED}
-#: Faults that a history has at least once: in the normal run, in the whole one.
+#: Faults that a history has at least once: SAMPLE in a normal run of the tests, WHOLE in a run of the fault tests.
 SAMPLE = frozenset({"store_fails"})
 WHOLE = frozenset({"kill", "pause", "restart", "store_fails", "kill_tier"})
-#: Events that a whole history has before anything is read: the cleaner's of both tiers, and evictions.
+#: Events that a whole history waits for before the readings: cleanings in both tiers, and evictions.
 MEANWHILE = ("log.cleaned .*tier=local", "log.cleaned .*tier=bucket", "segment.evicted ")
 
 
 class FaultyNode:
-    """A node behind a proxy to its store, and what befalls it."""
+    """A node behind a proxy to its store, and its faults."""
 
     def __init__(self, node: Node, proxy: S3Proxy, rng: random.Random) -> None:
         self.node, self.proxy, self.rng = node, proxy, rng
@@ -85,14 +85,14 @@ class FaultyNode:
         while time.monotonic() < deadline or wanted - set(self.done):
             if not left:
                 left = self.rng.sample(self.faults, len(self.faults))
-                left.sort(key=lambda fault: fault.__name__ in wanted)  # they are taken from the end
+                left.sort(key=lambda fault: fault.__name__ in wanted)  # faults are taken from the end
             self.wait(2.0)
             fault = left.pop()
             fault()
             self.done[fault.__name__] += 1
 
     def wait(self, longest_s: float) -> None:
-        """For no condition: the random moment is the purpose."""
+        """Waits for no condition: the random moment is the purpose."""
         time.sleep(self.rng.uniform(0, longest_s))
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class FaultyNode:
         self.node.start()
 
     def pause(self) -> None:
-        """Of the node, with or without its tier process."""
+        """Pauses the node, with or without its tier process."""
         paused = [self.node.pid]
         if (tier := tier_process(self.node.pid)) is not None and self.rng.random() < 0.5:
             paused.append(tier)
@@ -127,12 +127,12 @@ class FaultyNode:
         kill_tier(self.node.pid)
 
 
-def recorder_of(node: Node, isolation: str = "read_committed") -> Recorder:
+def recorder_of(node: Node, isolation: str = "read_committed", *, loses: bool = False) -> Recorder:
     for topic, configs in TOPICS.items():
         create_topic(node, topic, PARTITIONS, configs)
     keys = [f"{topic}-{partition}" for topic in TOPICS for partition in range(PARTITIONS)]
     compacted = frozenset(key for key in keys if key.startswith("table"))
-    return Recorder(node.kafka, keys, compacted, isolation=isolation)
+    return Recorder(node.kafka, keys, compacted, isolation=isolation, loses=loses)
 
 
 @contextlib.contextmanager
@@ -147,7 +147,7 @@ def clients(recorder: Recorder, rng: random.Random) -> Iterator[None]:
 
 
 def outcomes_of(recorder: Recorder) -> tuple[bool, ...]:
-    """Whether some operation took place, whether some was aborted, and whether a group's took place that polled records."""
+    """Whether an operation succeeded, whether one was aborted, and whether one of a group that polled records succeeded."""
     done = list(recorder.operations.done)
     succeeded = [each for each in done if each.outcome is Outcome.OK]
     aborted = any(each.outcome is Outcome.FAILED for each in done)
@@ -155,14 +155,14 @@ def outcomes_of(recorder: Recorder) -> tuple[bool, ...]:
 
 
 def only_in_the_bucket(node: Node) -> None:
-    """Of the compacted topic some segments stay."""
+    """Returns once the local disk has no record of `log`. Some local segments of the compacted topic stay."""
     for topic in TOPICS:
         seal(node, topic)
     until(lambda: not local_bytes(node, "log", PARTITIONS), "all records of the log are evicted")
 
 
 def one_history(directory: Path, server: S3Server, seed: int, seconds: float, wanted: Set[str]) -> str:
-    """Asserts that there is no anomaly in a history with the wanted faults. What happened, in a line."""
+    """Asserts that there is no anomaly in a history with the wanted faults. Returns a summary in one line."""
     print(f"TIDELOG_FAULT_SEED={seed}")
     rng = random.Random(seed)
     with S3Proxy(server.endpoint) as proxy:
@@ -215,7 +215,7 @@ def test_readers_of_uncommitted_records_are_found_out(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(SOAK_S + 600)
 def test_histories_with_many_faults_have_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
-    """One, or as many as are begun within the time of `make soak`."""
+    """Runs one history, or as many as begin within the time of `make soak`."""
     deadline = time.monotonic() + SOAK_S
     for number in itertools.count(1):
         print(one_history(tmp_path / str(number), versitygw, SEED + number, A_HISTORY_S, WHOLE), flush=True)

@@ -17,8 +17,8 @@ def content(key: bytes) -> Content:
 
 
 def sound() -> History:
-    """Six records each of an idempotent and a plain producer over two partitions. The plain one's last is there twice, as
-    after a retry for a lost answer. The node restarts between the two passes."""
+    """An idempotent and a plain producer send six records each over two partitions. The plain producer's last record is there
+    twice, as after a retry for a lost answer. The leader epoch rises at offset 4."""
     history = History()
     for producer in ("once", "plain"):
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Seeded histories: whatever a sound log does is no anomaly, and a faulty one's is named."""
+"""Seeded histories: a sound log has no anomaly, and a faulty log's anomaly is named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.history.simulation import Fault, simulated
 
 SEEDS = st.integers(0, 1 << 32)
 SEEDS_OF_A_FAULT = range(30)
-#: The anomaly that each fault shows itself as, whatever else it brings with it: in every history in which it was committed.
+#: The anomaly that each fault causes in every history in which it was committed, perhaps beside others.
 ALWAYS = {
     Fault.REPEAT: Kind.DUPLICATE,
     Fault.SHOW_ABORTED: Kind.ABORTED_READ,
@@ -23,7 +23,7 @@ ALWAYS = {
     Fault.ANOTHER_VALUE: Kind.INCONSISTENT_OFFSETS,
     Fault.MADE_UP: Kind.INVENTED,
 }
-#: Those that only some histories of a fault show: it depends on what others did meanwhile.
+#: The anomalies that only some histories of a fault show, depending on the other processes.
 IN_SOME = {
     Fault.LOSE: {Kind.LOST_WRITE},
     Fault.HIDE_THE_END: {Kind.UNSEEN},
@@ -42,7 +42,7 @@ def test_a_sound_log_has_no_anomaly(seed: int) -> None:
 
 @pytest.mark.parametrize("fault", ALWAYS)
 def test_the_fault_of_a_log_is_named(fault: Fault) -> None:
-    """In some of the histories there was no occasion for it."""
+    """Some of the histories have no opportunity for the fault."""
     simulations = [simulated(seed, fault) for seed in SEEDS_OF_A_FAULT]
     faulty = [simulation.history for simulation in simulations if simulation.inflicted]
     assert len(faulty) > len(simulations) // 3

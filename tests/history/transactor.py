@@ -1,28 +1,29 @@
 """A client that sends and polls in transactions, and commits, aborts or abandons them: one process of recorded operations.
 
 Its consumer is assigned all keys, or is a member of a group whose positions it commits with its transactions. A member follows
-the rules that make that exactly once: it aborts a transaction during which it lost or got partitions, and goes back to the
+the rules for exactly-once processing: it aborts a transaction during which it lost or got partitions, and returns to the
 committed positions after every transaction that it does not know to be committed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import deque
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from tests.faults.clients import WAIT_S
 from tests.history.operations import Operation, Outcome, Polled, Sent
-from tests.history.recorder import Client, Recorder, consumed, place_of, with_offsets
+from tests.history.recorder import LOST_POSITIONS, Client, Places, Recorder, consumed, place_of, with_offsets
 
 GROUP = "copiers"
-#: Long enough for a node that starts anew; shorter than the node's patience with an open transaction.
+#: Seconds: long enough for a restart of the node, and shorter than the transaction timeout.
 PATIENCE_S = 15.0
 TRANSACTION_TIMEOUT_MS = 20_000
 #: Producers of abandoned transactions outlive them. librdkafka 2.16 counts an AddPartitionsToTxn request just after it queues
-#: it: a producer that is destroyed in between dies of an assertion, with the whole process.
+#: it: a producer destroyed in between fails an assertion, which kills the whole process.
 _ABANDONED = deque[Producer](maxlen=32)
 
 
@@ -37,6 +38,7 @@ class Transactor(Client):
         super().__init__(recorder, name, rng)
         self.group = group
         self.moved: set[str] = set()
+        self.places: Places = {}
         self.member = ""
         self.rebalanced = False
 
@@ -49,7 +51,7 @@ class Transactor(Client):
         self.consumer.close()
 
     def begin_anew(self) -> None:
-        """Returns once the last transaction of the transactional id is decided."""
+        """Initialises a new producer; returns once the last transaction of the transactional id is decided."""
         self.producer = Producer(
             {
                 **self.recorder.common(),
@@ -75,14 +77,23 @@ class Transactor(Client):
         consumer = self.recorder.consumer(
             {
                 "group.id": self.group,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "error" if self.recorder.loses else "earliest",
                 "session.timeout.ms": 3_000,
                 "heartbeat.interval.ms": 300,
             }
         )
         topics = sorted({key.rpartition("-")[0] for key in self.recorder.keys})
-        consumer.subscribe(topics, on_assign=self._rebalanced, on_revoke=self._rebalanced, on_lost=self._rebalanced)
+        on_assign = self._assigned if self.recorder.loses else self._rebalanced
+        consumer.subscribe(topics, on_assign=on_assign, on_revoke=self._rebalanced, on_lost=self._rebalanced)
         return consumer
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """Starts at the group's positions, or at the beginning of partitions without one. So a position that is gone from the
+        log gives an error, and is not taken for a missing one."""
+        self._rebalanced(consumer, places)
+        with contextlib.suppress(KafkaException):
+            known = consumer.committed(places, PATIENCE_S)
+            consumer.assign([TopicPartition(at.topic, at.partition, max(0, at.offset)) for at in known])
 
     def _rebalanced(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.moved.update(f"{place.topic}-{place.partition}" for place in places)
@@ -120,7 +131,7 @@ class Transactor(Client):
         self.producer.begin_transaction()
         for _ in range(self.rng.randrange(1, 7)):
             if self.rng.random() < 0.4:
-                steps += [self.recorder.polled(message) for message in consumed(self.consumer, 10, 0.05)]
+                steps += [self.recorder.polled(message) for message in self.consumed()]
             else:
                 key, value = self.rng.choice(self.recorder.keys), self.recorder.value()
                 steps.append(Sent(key, value, None, self.recorder.name(key, value)))
@@ -128,9 +139,19 @@ class Transactor(Client):
         if self.rng.random() < 0.03:
             raise Abandoned
 
+    def consumed(self) -> list[Message]:
+        """The polled records. A member whose position is gone abandons its transaction, and so returns to the group's
+        positions."""
+        if not self.group or not self.recorder.loses:
+            return consumed(self.recorder, self.consumer, 10, self.places, self.moved, 0.05)
+        found = self.consumer.consume(10, 0.05)
+        if any(error is not None and error.code() in LOST_POSITIONS for error in (each.error() for each in found)):
+            raise Abandoned
+        return [message for message in found if message.error() is None]
+
     def send_positions(self, steps: list[Sent | Polled]) -> None:
-        """The member must still be the one that the polled partitions were assigned to: a member that the group has forgotten
-        has no generation, and its commit is not fenced."""
+        """Adds the polled positions to the transaction. The member id must still be the one at the assignment: a member that
+        the group has forgotten has no generation, and its commit would not be fenced."""
         ends = {step.key: step.offset + 1 for step in steps if isinstance(step, Polled)}
         if self.group and ends:
             member = self.consumer.consumer_group_metadata()
@@ -145,7 +166,7 @@ class Transactor(Client):
             raise Abandoned
 
     def commit(self) -> Outcome:
-        """Sometimes it does not wait for the answer."""
+        """Commits; one time in twenty without waiting for the answer."""
         hasty = self.rng.random() < 0.05
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -157,7 +178,7 @@ class Transactor(Client):
                     raise
 
     def abort(self) -> None:
-        """librdkafka dies of an assertion if partitions are still being added to a transaction that it has aborted."""
+        """Flushes first: librdkafka fails an assertion if it still adds partitions to a transaction that it has aborted."""
         self.flush()
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -169,7 +190,7 @@ class Transactor(Client):
                     raise
 
     def recover(self, commit: int | None) -> Outcome:
-        """Returns once the transaction is decided."""
+        """Replaces the producer; returns once the transaction is decided."""
         self.producer.purge()
         _ABANDONED.append(self.producer)
         self.begin_anew()
@@ -177,7 +198,7 @@ class Transactor(Client):
 
     # --- the group ----------------------------------------------------------------------------------------------------
     def go_back(self) -> None:
-        """To the committed positions. If that fails, another consumer begins at them."""
+        """Goes back to the committed positions. If that fails, another consumer begins at them."""
         try:
             assigned = self.consumer.assignment()
             for place in self.consumer.committed(assigned, PATIENCE_S):

@@ -1,6 +1,6 @@
 """The core's contract over plain files in one temporary directory: no recovery, no replicas, no tiers.
 
-It can serve real clients; `tests/conformance/test_contract.py` holds it to the contract. The node's additions have own tests.
+It can serve real clients; `tests/conformance/test_contract.py` holds it to the contract, without the node's additions.
 """
 
 from __future__ import annotations

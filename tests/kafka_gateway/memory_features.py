@@ -10,7 +10,7 @@ from service.metadata.image import MetadataImage
 
 
 class MemoryFeatures:
-    """A new cluster's levels. `image` may be replaced."""
+    """Starts with a new cluster's levels. A test may replace `image`."""
 
     def __init__(self) -> None:
         self.image = MetadataImage().apply_batch(features.newest())

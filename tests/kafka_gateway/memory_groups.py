@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
-from grpc_api.contract.groups import TxnOffsetCommit
+from grpc_api.contract.groups import LowerOffsets, TxnOffsetCommit
 from grpc_api.contract.log import Appended
 from service.broker.api.group_service import GroupService
 from service.broker.coordinators.ports import KnownTopics
+from service.broker.coordinators.recovered_offsets import RecoveredOffsets
+from service.coordination.coordinator_runtime import CoordinatorRuntime, partition_of
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.ports import PLAIN
-from service.coordination.runtime import CoordinatorRuntime, partition_of
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
@@ -28,7 +29,7 @@ class MemoryCoordinatorLog:
     max_batch_bytes = 1 << 20
     writing = PLAIN
     no_room: LogError | None = None
-    #: All that it holds is committed.
+    #: Every record counts as committed.
     high_watermark = 1 << 62
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class MemoryCoordinatorLog:
         """Every producer may write."""
 
     def until_committed(self, end: int) -> None:
-        """All of it is."""
+        """Returns at once: every record counts as committed."""
 
     async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         for batch in tuple(self.batches):
@@ -50,7 +51,7 @@ class MemoryCoordinatorLog:
 
 
 class MemoryGroupTopic:
-    """Its coordinator is broker 1."""
+    """Broker 1 coordinates every key."""
 
     def partition_of(self, key: str) -> int | None:
         return partition_of(key, PARTITIONS)
@@ -67,7 +68,7 @@ class NoTransactions:
 
 
 class MemoryTopics:
-    """The topics of a memory core, by its tables."""
+    """The topics of a memory core, read from its tables."""
 
     def __init__(self, partitions: Mapping[TopicPartition, object], ids: Mapping[str, TopicId]) -> None:
         self._partitions = partitions
@@ -87,7 +88,7 @@ class MemoryTopics:
 
 
 def memory_groups(topics: KnownTopics, writes: TurnWrites) -> GroupService:
-    """On the running loop."""
+    """Builds the service on the running loop."""
 
     def shard() -> GroupShard:
         return GroupShard(SystemRng(), GroupSettings(initial_rebalance_delay_ms=0), OffsetSettings())
@@ -102,4 +103,22 @@ def memory_groups(topics: KnownTopics, writes: TurnWrites) -> GroupService:
     )
     for number in range(PARTITIONS):
         runtime.gained(number, MemoryCoordinatorLog())
-    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions(), TurnScheduler())
+    lowering = RecoveredOffsets(runtime, (), TurnScheduler(), lambda _: True, _nothing, NoOthers())
+    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions(), TurnScheduler(), lowering)
+
+
+class NoOthers:
+    """A node that has all coordinators."""
+
+    def numbers(self) -> Collection[int]:
+        return range(PARTITIONS)
+
+    def elsewhere(self) -> Mapping[int, int]:
+        return {}
+
+    async def lower(self, broker_id: int, request: LowerOffsets) -> Collection[int]:
+        return ()
+
+
+async def _nothing() -> None:
+    """Stands for a checkpoint: no partition keeps notes."""

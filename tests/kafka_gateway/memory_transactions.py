@@ -8,7 +8,8 @@ import itertools
 from grpc_api.contract.transactions import Markers
 from service.broker.api.transaction_service import TransactionService
 from service.broker.coordinators.ports import KnownTopics
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.coordinator_runtime import CoordinatorRuntime
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -46,7 +47,7 @@ def _complete(host: ShardHost[TransactionShard]) -> None:
 
 
 def memory_transactions(topics: KnownTopics, writes: TurnWrites) -> TransactionService:
-    """On the running loop."""
+    """Builds the service on the running loop."""
     runtime = CoordinatorRuntime(
         TOPIC,
         lambda: TransactionShard(TransactionSettings()),

@@ -1,4 +1,4 @@
-"""Many clients that send, pipeline, leave or fall idle together share the slices of the event loop with all others."""
+"""Many clients that send, pipeline, leave or fall idle together leave slices of the event loop to all other clients."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.kafka_gateway.server_support import PARTITION, PATIENCE_S, connected,
 async def test_clients_that_pipeline_share_a_slice_between_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also once their delayed answers are made all at once: between two turns of the loop no more requests start than one
-    connection alone could start."""
+    """The bound also holds when their delayed answers are made all at once: between two turns of the loop no more requests
+    start than one connection alone could start."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     readings = itertools.count()
-    for module in ("server", "dispatcher"):  # each look at the clock takes a slice
+    for module in ("server", "dispatcher"):  # each reading of the clock moves it by a slice
         monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S)
     in_turns: list[int] = []
     async with serving(tmp_path) as (core, server), contextlib.AsyncExitStack() as stack:
@@ -53,9 +53,10 @@ async def test_clients_that_pipeline_share_a_slice_between_others(
 async def test_a_connection_that_the_loop_watches_takes_its_part_of_a_slice_and_the_time_counts_as_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the few has a turn of its own: of a slice each, all together would hold the loop for eight."""
+    """Each of the few watched connections is served in a call of its own. With a whole slice each, they would hold the loop for
+    eight slices together."""
     readings = itertools.count()
-    for module in ("server", "dispatcher"):  # each look at the clock takes a sixteenth of a slice
+    for module in ("server", "dispatcher"):  # each reading of the clock moves it by a sixteenth of a slice
         monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S / 16)
     turn, in_turns, busy_s = GatewayServer._turn_of, list[int](), list[float]()
 
@@ -92,7 +93,7 @@ async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_one
 
 
 async def test_the_first_slices_of_a_turn_share_a_slice() -> None:
-    """Whatever the clock says, each turn begins one: all do in the end, in order."""
+    """Each turn begins at least one request, whatever the clock says. In the end all have begun, in order."""
     for step_s, most in ((SLICE_S / 4, 5), (SLICE_S, 1), (10 * SLICE_S, 1)):
         ticks, began, turns = itertools.count(), list[int](), list[int]()
         scheduler = TurnScheduler(lambda ticks=ticks, step_s=step_s: next(ticks) * step_s / 2)  # type: ignore[misc]
@@ -130,7 +131,7 @@ async def test_a_cancelled_request_delays_no_other() -> None:
 async def test_a_turn_handles_only_as_many_sockets_as_its_time_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that 2,000 clients that send at once are served over several turns, with all others in between."""
+    """So 2,000 clients that send at once are served over several turns, with all other work in between."""
     monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     in_turns: list[int] = []
@@ -196,7 +197,7 @@ async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monk
         for member in members:
             await member.ask("heartbeat", 4, **heartbeat)
         monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)  # each turn serves one
-        for asks_now in (other, members[0]):  # a member that asks for something else is none any more
+        for asks_now in (other, members[0]):  # a client with another request no longer counts as a member
             await asks_now.ask("metadata", 1, topics=None)
             others = [member for member in members if member is not asks_now]
             before = server.counters.requests
@@ -212,8 +213,8 @@ async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monk
 async def test_other_clients_requests_come_before_each_turn_of_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An epoll names its ready files in turn, so that the members' would come first again after the turn in which the others'
-    became ready: a produce waited for two turns of members."""
+    """An epoll names its ready files in turn. In one epoll for all, members would come first again after the turn in which
+    another client became ready, and a produce would wait for two turns of members."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     serve = GatewayServer._serve_ready
     members_turns: list[int] = []
@@ -244,7 +245,8 @@ async def test_other_clients_requests_come_before_each_turn_of_members(
 
 
 async def test_members_make_room_for_produce_and_fetch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each member that joins asks for its coordinator first: that does not make a rebalance take twice the time."""
+    """Each member that joins asks for its coordinator first. If such requests reduced the members' share, a rebalance would
+    take twice the time."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     async with serving(tmp_path) as (_, server), connected(server) as client:
         now = asyncio.get_running_loop().time

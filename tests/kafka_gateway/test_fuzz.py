@@ -28,7 +28,7 @@ from tests.transcripts.record import TOPIC
 FRAMES = 10_000
 PARTITIONS = 4
 AT_ONCE = 8
-#: After so many frames, the node has imported every message class that a mutated version can name and filled its buffers.
+#: After this many frames, the node has imported every message class that a mutated version can name and filled its buffers.
 WARM = 4_000
 #: Bytes of resident memory that 6,000 further frames may add. A leak of 10 KiB per frame would add 60 MiB.
 MORE_BYTES = 24 << 20

@@ -103,7 +103,7 @@ def _loop() -> Iterator[None]:
 
 
 class RecordingGroups:
-    """Keeps what it is asked. `how` is what becomes of an answer: done, pending, failed or raised."""
+    """Keeps each request and its caller. `how` is the state of each answer: done, pending, failed or raised."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -125,7 +125,7 @@ class RecordingGroups:
         return self._answer(commit, caller, OffsetsCommitted(rows))
 
     def join(self, join: JoinGroup, caller: Caller) -> asyncio.Future[Any]:
-        """A leader whose members are the protocols that it has sent."""
+        """The answer to a leader, with one member for each protocol of the request."""
         error = ERRORS[join.session_timeout_ms % len(ERRORS)]
         members = [
             JoinedMember(each.name, join.group_instance_id if at else None, each.metadata)
@@ -163,7 +163,8 @@ def codec_of(api: str, form: str) -> NativeCodec:
 
 
 def outcome(api: str, version: int, frame: bytes, how: str, form: str | None) -> tuple[Any, ...]:
-    """What reached the groups, the answer or the reason of the refused frame, and the counted codes. `form` None: by schema."""
+    """The requests that reached the groups, the answer or the reason of the refused frame, and the counted codes. `form` None:
+    by schema."""
     groups = RecordingGroups(how)
     core = cast(NodeCore, SimpleNamespace(groups=groups))
     options = Options(scheduler=TurnScheduler(lambda: 0.0))  # no turn is ever over
@@ -301,7 +302,7 @@ def test_large_requests_are_left_to_the_schema(version: int, form: str) -> None:
 @pytest.mark.parametrize("form", MODULES)
 @pytest.mark.parametrize("version", [3, 5])
 def test_the_assignments_of_thousands_are_read_at_once(version: int, form: str) -> None:
-    """A leader sends those of all members; the schema's reader would take several slices of the loop for them."""
+    """A leader sends the assignments of all members; the schema's reader would take several slices of the loop for them."""
 
     def is_taken(count: int, size: int) -> bool:
         rows = [{"member_id": f"consumer-{number:031}", "assignment": bytes(size)} for number in range(count)]

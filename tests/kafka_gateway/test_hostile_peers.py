@@ -18,7 +18,8 @@ LARGEST = 104_857_600
 PEERS = 100
 #: Bytes that a hundred peers may cost the node besides their buffers.
 PEERS_BYTES = 16 << 20
-#: Bytes of the first buffer for a large announced request. It grows with the bytes received, not with the announced size.
+#: Bytes of the first buffer for a large announced request. The buffer grows with the bytes received, not with the announced
+#: size.
 FIRST_BUFFER = 4096
 
 API_VERSIONS = request_frame("api_versions", 0)

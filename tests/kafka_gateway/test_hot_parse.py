@@ -296,14 +296,14 @@ def test_a_produce_of_many_rows_is_read_in_steps_only(module: Any, step: int) ->
         assert len(read.appends) == len(read.indexes) and not read.refused
 
 
-#: The most tagged fields that one structure may have, each number 100 and empty; and one more than that.
+#: A hundred tagged fields, the most that one structure may have, and one more; each has the number 100 and no bytes.
 MOST_TAGS, TOO_MANY_TAGS = (bytes([count]) + b"\x64\0" * count for count in (100, 101))
 
 
 @pytest.mark.parametrize("place", ["header", "end"])
 @pytest.mark.parametrize(("schema", "version"), [("produce", 9), ("fetch", 12)])
 def test_a_structure_has_a_bounded_number_of_tagged_fields(module: Any, schema: str, version: int, place: str) -> None:
-    """Without a bound, 50 million of them fit in a frame."""
+    """Without a bound, 50 million tagged fields fit in a frame."""
     frame, parse = request_frame(schema, version), {"produce": parse_produce, "fetch": parse_fetch}[schema]
     # Split after the client id "test", or before the last byte.
     before, behind = (
@@ -327,7 +327,7 @@ PRODUCE_FRAMES = {
 def test_every_truncation_of_a_produce_is_malformed(module: Any, version: int) -> None:
     frame = PRODUCE_FRAMES[version]
     for end in range(BODY, len(frame)):
-        # What follows the frame in the buffer must not be read.
+        # Bytes behind the frame in the buffer must not be read.
         data = bytearray(frame)
         with pytest.raises(module.Malformed):
             module.HotParser(topic_name).produce(data, memoryview(data), BODY, end, version)

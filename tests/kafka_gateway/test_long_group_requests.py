@@ -28,7 +28,7 @@ _GROUP: dict[str, Any] = {"group_id": "g"}
 _TRANSACTION: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0}
 _NUMBERS = range(ROWS)
 
-#: Schema, version and fields.
+#: By name: schema, version and fields.
 LONG: dict[str, tuple[str, int, dict[str, Any]]] = {
     "offsets of one topic": (
         "offset_fetch",
@@ -144,7 +144,7 @@ LONG: dict[str, tuple[str, int, dict[str, Any]]] = {
     ),
 }
 
-#: As LONG, with answers that have no rows.
+#: Requests like those of LONG, whose answers have no rows.
 REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "states of groups to list": ("list_groups", 5, {"states_filter": [f"Unknown-{each}" for each in _NUMBERS]}),
     "types of groups to list": ("list_groups", 5, {"types_filter": [f"Unknown-{each}" for each in _NUMBERS]}),
@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 class CallsATurn:
-    """The most calls of Python functions, and of those built in, in one turn of the loop."""
+    """The most calls of functions, Python's and built-in ones, in one turn of the loop."""
 
     def __init__(self) -> None:
         self.most = self._calls = 0
@@ -206,7 +206,8 @@ async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_p
 
 @pytest.mark.parametrize("name", ["transactions to verify", "offsets of unknown topics in a transaction"])
 async def test_an_answer_that_is_there_at_once_does_not_renew_the_slice(name: str, tmp_path: Path) -> None:
-    """Thousands of rows that the coordinator refuses would be one step. Each look at the clock takes a fortieth of a slice."""
+    """Otherwise thousands of rows that the coordinator refuses would be one step. Each reading of the clock moves it by a
+    fortieth of a slice."""
     schema, version, fields = LONG[name]
     request, ticks = request_frame(schema, version, **fields), itertools.count()
     scheduler = TurnScheduler(lambda: next(ticks) * SLICE_S / 40)
@@ -215,14 +216,14 @@ async def test_an_answer_that_is_there_at_once_does_not_renew_the_slice(name: st
         with counted() as calls:
             client.send(request)
             assert await client.receive() is not None
-        # Reading takes sixteen rows between two looks: a whole slice of it is the longest turn.
+        # The decoder reads the clock every sixteen rows: the longest turn is a whole slice of decoding.
         assert calls.most < 6 * CALLS
 
 
 async def test_members_that_leave_in_one_request_leave_in_one_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else another request of the group comes between them, and finds a group that no request made."""
+    """Otherwise another request of the group could come in between, and find a membership that no request asked for."""
     schema, version, fields = LONG["members that leave"]
     decided: list[LeaveGroup] = []
     async with with_groups(tmp_path, hurried()) as (core, server), connected(server) as client:
@@ -238,7 +239,7 @@ async def test_members_that_leave_in_one_request_leave_in_one_decision(
 
 
 async def test_an_answer_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that are repeated would keep one of few slots busy for minutes."""
+    """Otherwise a request that repeats one name would keep one of the few slots for long requests busy for minutes."""
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         await joined_alone(server, "g")
         asked: dict[str, Any] = {"groups": ["g"] * 100, "include_authorized_operations": False}

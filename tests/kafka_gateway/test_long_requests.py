@@ -39,7 +39,7 @@ from tests.kafka_gateway.server_support import (
 )
 
 MANY = 20_000
-#: As many partitions as a Produce appends in one go.
+#: The number of partitions that a Produce appends in one go.
 MANY_PARTITIONS = 500
 NAMES = [f"unknown-{n}" for n in range(MANY)]
 LONG = {
@@ -290,7 +290,7 @@ async def test_work_ends_with_its_requester(
         await until(lambda: server.connections == 0)
         assert "connection.closed" not in caplog.text, "a client that leaves is not logged"
         async with connected(server) as other:
-            # If the work went on, it would get every second turn.
+            # If the work continued, it would get every second turn.
             seen = -1
             while seen != len(created):
                 seen = len(created)
@@ -351,7 +351,7 @@ async def test_a_long_request_that_is_malformed_at_its_end_ends_the_connection(t
 def fetch_many(
     count: int, *, correlation: int = 7, wait_ms: int = 0, version: int = 12, session_epoch: int = -1
 ) -> bytes:
-    """A Fetch of a topic's two partitions, of others that it does not have, and of an absent topic."""
+    """A Fetch of a topic's two partitions, of partitions that the topic lacks, and of an absent topic."""
     rows = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for n in range(count)]
     return request_frame(
         "fetch",
@@ -406,7 +406,7 @@ async def test_a_session_has_a_bound(tmp_path: Path) -> None:
 
 
 async def test_the_memory_of_a_delayed_fetch_is_counted(tmp_path: Path) -> None:
-    """It takes 160 KB for 400 partitions, and 20 MB for 50,000."""
+    """A delayed Fetch takes 160 KB for 400 partitions, and 20 MB for 50,000."""
     rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 400
     frame = request_frame(
         "fetch",

@@ -1,4 +1,5 @@
-"""Strings beyond Kafka's 32,767 bytes, which the compact form could carry: no record of a coordinator could hold them."""
+"""Strings beyond Kafka's 32,767 bytes are refused: the compact form could carry them, but no coordinator's record could hold
+them."""
 
 from __future__ import annotations
 

@@ -58,6 +58,6 @@ def test_the_slowest_accepted_pattern_ends(pattern: str, longest: int) -> None:
 
 
 def test_ways_are_counted_for_the_length_of_the_text() -> None:
-    """Three repeats of a text twice as long are tried in eight times as many ways."""
+    """A pattern with three repeats has eight times as many ways to match a text twice as long."""
     assert sorted(LENGTHS, reverse=True) == list(LENGTHS)
     assert [longest_text("a*" * repeats + "b") for repeats in range(1, 5)] == [128, 128, 64, 0]

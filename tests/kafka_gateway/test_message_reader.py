@@ -186,7 +186,7 @@ def test_tagged_fields_of_tomorrow_are_ignored_in_every_element() -> None:
 
 
 def test_an_entity_has_a_bounded_number_of_tagged_fields() -> None:
-    """Two million of them fit in a frame, and the bound on rows does not count them."""
+    """Two million tagged fields fit in a frame, and the bound on rows does not count them."""
     body = body_of("metadata", 12)[:-1]
     assert messages_of("metadata", 12).read(body + bytes([TAGS]) + TOMORROW[1:] * TAGS)
     with pytest.raises(Malformed, match="101 tagged fields in one structure"):

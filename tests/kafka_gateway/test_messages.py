@@ -51,7 +51,7 @@ def test_answers_carry_their_size_and_correlation_id() -> None:
         assert int.from_bytes(framed[:4], "big") == len(framed) - 4
         assert int.from_bytes(framed[4:8], "big") == 513
         assert response("metadata", version, framed[4:]).topics == ()
-        assert (framed[8] == 0 and framed[9] == 0 and tagged) or not tagged
+        assert (framed[8] == 0 and framed[9] == 0) if tagged else framed[8:12] == bytes(4)
 
 
 @pytest.mark.parametrize("version", [1, 12])

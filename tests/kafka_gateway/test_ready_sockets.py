@@ -1,4 +1,4 @@
-"""The ready sockets of an epoll: each is queued once, and those of clients that leave in a queue of their own."""
+"""The ready sockets of an epoll: each is queued once, and clients that leave have a queue of their own."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_members_get_a_smaller_part_of_a_slice_while_others_are_served() -> None
 def test_others_come_first_unless_they_are_left_over_from_their_own_turn(
     pair: tuple[socket.socket, socket.socket], sockets: ReadySockets
 ) -> None:
-    """Left over, they would get two turns for one of the members."""
+    """If left-over clients came first again, they would get two turns for each turn of the members."""
     ours, theirs = pair
     members = ReadySockets(sockets)
     one = session()
@@ -91,7 +91,7 @@ def test_others_come_first_unless_they_are_left_over_from_their_own_turn(
 
 
 def test_a_poll_names_so_many_members_and_the_next_ones_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands may be ready together, and those that are not named wait in the kernel."""
+    """Thousands may be ready together; members beyond the bound wait in the kernel."""
     monkeypatch.setattr(ready_sockets, "MEMBERS_A_POLL", 2)
     clients = ReadySockets()
     members = ReadySockets(clients)

@@ -106,7 +106,7 @@ async def test_all_connections_share_one_budget(sockets: tuple[socket.socket, so
 async def test_a_small_part_of_a_file_does_not_wait_for_the_budget(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
-    """Behind hundreds of readers of large answers it would wait for as many turns as their shares take."""
+    """Otherwise it would wait behind hundreds of large answers for as many turns as their shares take."""
     sender = Sender(asyncio.get_running_loop())
     large, small = shared_file(bytes(ALL_FILE_BYTES_A_TURN)), shared_file(bytes(JOINED_BYTES))
     sender.new_turn(1)
@@ -226,7 +226,7 @@ async def test_pages_outside_the_page_cache_are_read_in_a_thread_first(
     assert file.users == 2
     assert await resumed.get() is None
     assert file.users == 1
-    # That share is sent without being probed again; the next one is not in memory either.
+    # The share that the thread has read is sent without a second probe; the next share is not in memory either.
     assert sender.send(sockets[0], connection, None, resume) is Progress.SHARED
     sender.new_turn(1000)
     assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD

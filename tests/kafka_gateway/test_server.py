@@ -235,7 +235,7 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
 async def test_a_turn_that_breaks_still_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_by_loop: int
 ) -> None:
-    """Records that coordinators decided in it would stay out of the log until the next turn."""
+    """Otherwise records that coordinators decided in it would stay out of the log until the next turn."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", watched_by_loop)
     async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
         written: list[str] = []

@@ -1,4 +1,4 @@
-"""Bounds of the gateway, and clients that leave, over real sockets: none holds up others or leaves anything behind."""
+"""Bounds of the gateway, and clients that leave, over real sockets: no client holds up others or leaves anything behind."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ async def test_the_loop_watches_few_connections_itself_and_none_of_many(
 async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Buffers of a large one stay with the connection until the next sweep."""
+    """The buffer of a large request stays with the connection until the next sweep."""
     monkeypatch.setattr("kafka_gateway.server.SWEEP_S", 0.05)
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         client.send(join("g", metadata=bytes(size)))
@@ -226,7 +226,7 @@ async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer
 async def test_no_record_is_lost_when_a_client_without_acknowledgements_closes_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_by_loop: int
 ) -> None:
-    """As in Kafka: whatever came before the end of the stream is appended, in however many turns."""
+    """As in Kafka, all records before the end of the stream are appended, in however many turns."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", watched_by_loop)
     async with serving(tmp_path) as (core, server):
         async with connected(server) as client:
@@ -260,7 +260,7 @@ async def test_small_answers_overtake_a_large_one_that_a_thread_sends(tmp_path: 
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for round_number in range(3):
             client.send(fetch(3), metadata(4))
-            # The socket is full, so the rest of the response waits for it.
+            # The socket is full, so the rest of the response waits for room.
             await until(lambda: sender.sends_in_threads > 0 and file.users == 2)
             other.send(metadata(5))
             assert await other.correlation() == 5

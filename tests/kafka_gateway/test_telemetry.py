@@ -223,7 +223,7 @@ def test_without_a_receiver_nothing_is_kept(world: World, kept: Kept) -> None:
 
 
 async def test_a_push_is_received_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 MB take 50 ms to decompress, and seconds to parse."""
+    """A push of 16 MB takes 50 ms to decompress, and seconds to parse."""
     may_end, world = threading.Event(), World(kept)
     receive = Kept.receive
 

@@ -1,4 +1,5 @@
-"""Group requests that wait for other members: they hold up no other request, are counted memory, and end with their client."""
+"""Group requests that wait for other members: they hold up no other request, their memory is counted, and they end with their
+client."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ MANY = 20_000
 
 
 def join(group: str, member: str = "", protocols: int = 1, metadata: bytes = b"") -> bytes:
-    """A JoinGroup of a version that needs no id before."""
+    """A JoinGroup of version 3, in which a new member needs no id."""
     return request_frame(
         "join_group",
         3,
@@ -58,7 +59,8 @@ async def with_groups(
 
 
 async def joined_alone(server: GatewayServer, group: str) -> str:
-    """A member of a group that is not asked to rebalance again: others wait for it."""
+    """Joins the group over a connection that closes, and returns the member id. Later members wait for this member, which never
+    rejoins."""
     async with connected(server) as client:
         client.send(join(group))
         body = await client.receive()
@@ -67,13 +69,13 @@ async def joined_alone(server: GatewayServer, group: str) -> str:
 
 
 def hurried() -> TurnScheduler:
-    """Every slice ends as soon as it begins, so that every request is a long one."""
+    """A scheduler whose slices end as soon as they begin, so that every request is a long one."""
     steps = itertools.count()
     return TurnScheduler(lambda: float(next(steps)))
 
 
 async def test_long_requests_continue_while_large_ones_wait_for_members(tmp_path: Path) -> None:
-    """Otherwise AT_WORK waiting members, of any client, end all long requests of the node."""
+    """Otherwise AT_WORK waiting members, of any clients, would block all long requests of the node."""
     async with with_groups(tmp_path, hurried()) as (core, server), AsyncExitStack() as stack:
         await joined_alone(server, "g")
         waiting = []
@@ -108,7 +110,7 @@ async def test_a_request_that_waits_for_members_is_counted_until_its_client_leav
 
 @asynccontextmanager
 async def a_follower(core: MemoryCore, server: GatewayServer) -> AsyncIterator[tuple[Client, dict[str, Any]]]:
-    """A member whose SyncGroup waits for the leader's, and the fields of that request."""
+    """A member whose SyncGroup will wait for the leader's, and the fields of this request."""
     async with AsyncExitStack() as stack:
         first = await joined_alone(server, "g")
         clients = [await stack.enter_async_context(connected(server)) for _ in range(2)]
@@ -138,7 +140,7 @@ async def test_a_request_that_waits_for_the_leader_is_counted_until_its_client_l
             assignments = [{"member_id": "m", "assignment": bytes(200_000)}]
             client.send(request_frame("sync_group", 3, **fields, assignments=assignments))
             await waits_for_the_leader(core)
-            server._memory.reclaim(float("inf"))  # else the buffer that it was read from counts, too
+            server._memory.reclaim(float("inf"))  # otherwise the request's receive buffer counts, too
             assert server.held_bytes >= 200_000
         await until(lambda: server.held_bytes == 0)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
@@ -154,7 +156,7 @@ def live_rows(schema: str) -> int:
     ids=["by the codec", "by the schema", "in slices"],
 )
 async def test_a_request_that_waits_keeps_no_rows(scheduler: TurnScheduler | None, count: int, tmp_path: Path) -> None:
-    """Its bytes are counted, and empty rows take many times theirs."""
+    """Only the request's bytes are counted, and decoded empty rows take many times as much memory."""
     async with with_groups(tmp_path, scheduler) as (core, server), a_follower(core, server) as (client, fields):
         rows = [{"member_id": f"m{each}", "assignment": b""} for each in range(count)]
         client.send(request_frame("sync_group", 3, **fields, assignments=rows))
@@ -184,7 +186,7 @@ async def test_a_member_that_waits_and_leaves_is_closed_wherever_it_is_watched(
 
 
 async def test_a_client_that_is_leaving_stays_in_the_epoll_that_has_named_it(tmp_path: Path) -> None:
-    """The other one would name it in every turn of the loop, and close it in none."""
+    """The other epoll would name the client in every turn of the loop, and no turn would close it."""
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         await client.ask("metadata", 1, topics=None)
         (session,) = server._sessions.values()
@@ -223,7 +225,7 @@ async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(
         host = core.groups._host("g")
         await until(lambda: len(host._shard._groups.groups["g"].members) == 40)
         member = next(each for each in host._shard._groups.groups["g"].members.values() if each.member_id != leader)
-        # An id is given out and not used yet, so that the leader's request waits too.
+        # A pending member id keeps the rebalance open, so that the leader's request waits too.
         host._shard._groups.groups["g"].pending_joins["late"] = Timer(None)
         leading.send(join("g", leader))
         await until(lambda: server.counters.requests == 41)
@@ -295,7 +297,7 @@ async def test_groups_and_transactions_are_listed_in_slices(kind: str, tmp_path:
 
 
 async def test_a_request_that_is_too_large_is_refused_before_it_is_copied(tmp_path: Path) -> None:
-    """A copy of 60 MiB holds the event loop; the record of a group could not hold its assignments."""
+    """A copy of 60 MiB would hold up the event loop, and no group record could hold the assignments."""
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         too_large = request_frame(
             "sync_group",
@@ -313,7 +315,7 @@ async def test_a_request_that_is_too_large_is_refused_before_it_is_copied(tmp_pa
 
 
 async def test_requests_of_groups_may_have_more_than_four_mebibytes(tmp_path: Path) -> None:
-    """As Kafka takes them: their contents are judged, not their size."""
+    """As in Kafka, such a request is judged by its contents."""
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         client.send(join("g", metadata=bytes(5 << 20)))
         joined = await client.receive()

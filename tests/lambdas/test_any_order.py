@@ -20,7 +20,7 @@ STEPS = 40
 
 
 class History:
-    """A partition's random history, and the checks of what its readers are guaranteed."""
+    """A partition's random history, and the checks of its readers' guarantees."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world

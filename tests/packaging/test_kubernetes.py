@@ -109,7 +109,7 @@ def test_brokers_of_further_pods_follow_the_controller_of_the_first() -> None:
         assert key in changed or container[key] == value, key
     known = {each["name"] for each in first["template"]["spec"]["containers"][0]["env"]}
     names = {each["name"] for each in container["env"]}
-    assert names - known == {"POD_INDEX", "TIDELOG_NODE_ID", "TIDELOG_CONTROLLER"} and known <= names
+    assert names - known == {"POD_INDEX", "TIDELOG_NODE_ID", "TIDELOG_ROLES", "TIDELOG_CONTROLLER"} and known <= names
     labels = brokers["selector"]["matchLabels"]
     assert labels == brokers["template"]["metadata"]["labels"] != first["selector"]["matchLabels"]
     for kind in ("Service", "PodDisruptionBudget"):

@@ -135,7 +135,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_the_server_is_found_whatever_the_path_holds(tmp_path: Path) -> None:
-    """The layout is a wheel's; a user's file with the name of one of our packages comes first on the path."""
+    """The layout is that of an installed wheel; a user's file with the name of one of our packages comes first on the path."""
     user, site = tmp_path / "user", tmp_path / "site"
     user.mkdir()
     (user / "service.py").write_text("raise AssertionError('the file of the user was imported')\n")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.packages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION: str = PROJECT["version"]
 URLS: dict[str, str] = PROJECT["urls"]
-#: By distribution: folders of the source tree, and where its wheel has them.
+#: By distribution: folders of the source tree, and their places in its wheel.
 PLACES = {
     "tidelog": {"tidelog": "tidelog", "storage_tiers": "storage_tiers", "grpc_api": "grpc_api"}
     | {"spark/pyspark_tidelog": "pyspark_tidelog"},
@@ -36,7 +36,7 @@ PLACES = {
     | {package: f"tidelog_server/{package}" for package in ("service", "kafka_gateway", "lambdas")},
 }
 ALL = [wheel for name in PLACES for wheel in wheels(name)]
-#: Bytes. With symbols and debugging information each takes about 1.6 MB.
+#: Bytes of a stripped kernel. With symbols and debugging information a kernel takes about 1.6 MB.
 LARGEST_KERNEL = 400_000
 
 
@@ -162,7 +162,7 @@ def node(whole: Environment, user: Path, tmp_path: Path) -> Iterator[InstalledNo
 def test_both_distributions_install_beside_a_users_files(
     node: InstalledNode, embedded: Environment, whole: Environment, user: Path
 ) -> None:
-    """From a client's record to the bucket and back with the installed packages; the take-over makes its own check."""
+    """A record goes from a client to the bucket and back with the installed packages; the take-over verifies its own result."""
     at = ["--bootstrap-server", node.kafka]
     path = {"PYTHONPATH": str(user)}
     ran([whole.command, "topic", "create", "drinks", *at], node.directory, **path)

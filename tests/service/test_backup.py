@@ -1,5 +1,5 @@
-"""The commands of docs/production.md that copy a bucket beside a running node, on a directory. Whatever the node does between
-them, the copy is sound and restores what the copied manifests name."""
+"""The commands of docs/production.md that copy a bucket beside a running node, run on a directory store. Whatever the node does
+between the commands, the copy is sound and restores what the copied manifests name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sync(command: Sequence[str], source: Path, target: Path) -> None:
 
 
 def more(node: Node) -> None:
-    """Five records more in every topic's bucket, by another start of the node."""
+    """Stops and starts the node, produces five more records to each topic and offloads them."""
     node.stop()
     node.start()
     for topic in TOPICS:

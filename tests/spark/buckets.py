@@ -97,7 +97,7 @@ class Bucket:
         return asyncio.run(self.tier(topic, partition, generation).extend(job))
 
     def replace(self, topic: str, data: bytes, base: int, end: int) -> Manifest:
-        """Offloads whole batches in the place of the segments [base, end) of partition 0."""
+        """Replaces the segments [base, end) of partition 0 with one, made of whole batches."""
         tier = self.tier(topic)
         assert tier.manifest is not None
         old = [segment for segment in tier.manifest.segments if base <= segment.base and segment.end <= end]
@@ -139,7 +139,7 @@ class Bucket:
         return asyncio.run(self.tier(topic).pin(name))
 
     def sweep(self, topic: str, *, partition: int = 0) -> None:
-        """Deletes at once every object that no manifest names any more."""
+        """Deletes at once every object that no manifest names."""
         asyncio.run(self.tier(topic, partition).sweep(0))
 
 

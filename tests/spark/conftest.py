@@ -60,7 +60,7 @@ def bucket(tmp_path: Path) -> Bucket:
 
 @pytest.fixture
 def memory_bucket(tmp_path: Path) -> Bucket:
-    """The same in memory, for tests that need no Spark."""
+    """A bucket in a memory store with a cluster but no topic, for tests that need no Spark."""
     made = Bucket(MemoryStore(ManualClock(START_MS)).blocking(), tmp_path)
     made.create_cluster()
     return made

@@ -1,4 +1,5 @@
-"""Finding clusters, topics, ids and partitions: what exists is read, and an ambiguous request gets an error that lists it."""
+"""Finding clusters, topics, ids and partitions: the reader reads what exists, and an ambiguous request gets an error that lists
+the choices."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_several_clusters_are_listed(memory_bucket: Bucket) -> None:
     other = Bucket(memory_bucket.store, memory_bucket.directory, OTHER)
     other.create_cluster()
     memory_bucket.store.put("somebody else's/object", b"")
-    assert [plan.end for plan in plans(memory_bucket)] == [5]  # from the only cluster that has the topic
+    assert [plan.end for plan in plans(memory_bucket)] == [5]  # read from the only cluster that has the topic
     assert "none of which have 'a', 'nothing'" in refusal(memory_bucket, "a,nothing")
     other.publish("a", 1, state=State.DELETED)
     assert [plan.end for plan in plans(memory_bucket)] == [5]

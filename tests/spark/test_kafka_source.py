@@ -1,4 +1,4 @@
-"""Spark's own source and sink for Kafka (`spark-sql-kafka-0-10`): batches, and streams that go on from checkpoints."""
+"""Spark's own source and sink for Kafka (`spark-sql-kafka-0-10`): batches, and streams that continue from checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def create(node: Node, *topics: str, partitions: int = 2, **configs: str) -> Non
 
 
 def produce(node: Node, topic: str, numbers: range, **configs: Any) -> None:
-    """Records of the keys `k<number>`, a partition for each parity, a second apart."""
+    """Produces records with the keys `k<number>`, one second apart: even numbers to partition 0, odd ones to partition 1."""
     producer = Producer({"bootstrap.servers": node.kafka, **configs})
     for number in numbers:
         producer.produce(
@@ -64,7 +64,7 @@ def numbered(*numbers: range) -> list[str]:
 
 
 def copied(spark: SparkSession, node: Node, what: str, into: str, checkpoint: Path) -> int:
-    """Copies all that there is in one stream, twenty records at a time, and returns how many it has read."""
+    """Copies all records of one topic with one stream, at most twenty in each batch; returns the number of records read."""
     stream = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", node.kafka)

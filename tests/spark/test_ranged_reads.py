@@ -81,7 +81,7 @@ def test_closing_early_starts_nothing_more() -> None:
 
 # --- verified pieces ---------------------------------------------------------------------------------------------------
 class Watched:
-    """A store that records its ranged reads and the most that ran at once."""
+    """A store that records its ranged reads and the largest number of concurrent ones."""
 
     def __init__(self, store: BlockingObjectStore) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class Watched:
 
 @pytest.fixture
 def segment(memory_bucket: Bucket) -> RemoteSegment:
-    """About 5.5 MiB in batches of 100 KiB."""
+    """A segment of about 5.5 MiB in batches of 100 KiB."""
     manifest = memory_bucket.extend("a", numbered(0, 550, per_batch=10, value_bytes=10_000))
     return manifest.segments[0]
 

@@ -171,7 +171,7 @@ def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Pat
 
 @pytest.mark.parametrize(("start", "end"), [(0, 40), (0, 1), (3, 9), (9, 10), (10, 31), (25, 40), (39, 40), (20, 20)])
 def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> None:
-    """As after compaction: offsets are missing at the start and end of a segment, between batches and inside them."""
+    """As after compaction, offsets are missing at the start and end of a segment, between batches and inside them."""
     there = [5, 8, 12, 13, 25, 38]
     first = build_batch(
         [record(5), record(8)], base_offset=4, offset_deltas=(1, 4), last_offset_delta=5, leader_epoch=1
@@ -392,7 +392,7 @@ def test_a_range_rewritten_and_swept_since_the_plan_is_an_error(bucket: Bucket, 
     kept = {info.key: bucket.store.get(info.key).data for info in bucket.store.list(f"{bucket.cluster}/topics/a/")}
     bucket.store.delete(list(kept))
     bucket.tiers.clear()
-    bucket.tier("other")  # so that the next tier draws different uuids
+    bucket.tier("other")  # the next tier draws other uuids
     bucket.extend("a", numbered(0, 50, codec=Codec.ZSTD))
     message = failure(reader, partitions, TierObjectMissing)
     assert "were rewritten after commit 1" in message

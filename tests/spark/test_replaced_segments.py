@@ -1,5 +1,5 @@
-"""Readers of the bucket, none of which needs a node, while compaction puts one segment in the place of two: they see what they
-began with, as long as its objects live, or say that it is gone."""
+"""Readers of the bucket, without a node, while compaction replaces two segments with one: they see the state that they began
+with as long as its objects exist, and afterwards get an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage_tiers.errors import TierObjectMissing
 from tests.spark.buckets import CLUSTER, Bucket, numbered, options
 
 WHOLE = list(range(30))
-#: The records of the first two segments that compaction leaves.
+#: Compaction of the first two segments leaves the records of these offsets.
 LEFT = [3, 12, 19]
 COMPACTED = [*LEFT, *range(20, 30)]
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path, bucket: Bucket) -> Path:
 
 
 def compact(bucket: Bucket) -> int:
-    """Returns the commit."""
+    """Replaces the first two segments with one; returns the number of the commit."""
     return bucket.replace("t", b"".join(numbered(offset, 1) for offset in LEFT), 0, 20).commit
 
 

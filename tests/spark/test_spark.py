@@ -1,4 +1,4 @@
-"""Through Spark itself, with its default configuration: rows arrive as columns, and errors show the user one sentence."""
+"""Reads through Spark itself, with its default configuration: rows arrive as columns, and errors show the user one sentence."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_pushdown_by_option_and_conf(
 
 
 def test_a_pruned_plan_is_for_one_query(spark: SparkSession, bucket: Bucket, store: Path) -> None:
-    """Spark 4.2.0 reuses it for the next query of the same load() that pushes no filter."""
+    """Spark 4.2.0 reuses a pruned plan for the next query of the same load() that pushes no filter."""
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(100, 100))
     with filter_pushdown(spark, True):
@@ -234,7 +234,7 @@ def test_segments_swept_since_the_plan_are_an_error_and_never_fewer_rows(
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
     df = load(spark, store)
-    assert len(df.collect()) == 100  # planned once for this DataFrame
+    assert len(df.collect()) == 100  # Spark plans once for this DataFrame
     bucket.expire("a", 50)
     bucket.sweep("a")
     assert "offsets [0, 50) of a-0 are gone: retention has removed them since commit 2" in task_failed(df)
@@ -258,7 +258,7 @@ def test_explain_shows_what_is_read_and_as_of_when(
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(0, 30), partition=1)
     asked = load(spark, store).where("offset < 80").groupBy("partition").count()
-    explain(asked, "formatted")  # fixes the plan: later commits are not in it
+    explain(asked, "formatted")  # this call fixes the plan, which has no later commits
     shown = capsys.readouterr().out
     assert "BatchScan tidelog" in shown
     assert "AdaptiveSparkPlan" in shown

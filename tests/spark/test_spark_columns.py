@@ -1,4 +1,4 @@
-"""Columns and pruning, without a JVM."""
+"""The columns of the data source and their pruning, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The SDK, the command line and Spark's options read one text as one time: UTC without a zone, and no record before it."""
+"""The SDK, the command line and Spark's options read one text as one time: UTC if it names no zone, rounded up to a
+millisecond."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,8 +48,9 @@ class KafkaFailed(AssertionError):
 
 
 class ApacheKafka:
-    """`settings` are broker configs, added to the few that a single node needs; `heap` is Java's -Xmx, `jvm` further options
-    of the broker's Java. `port` 0 picks a free port. `classes` extend its class path, for plugins that the settings name."""
+    """`settings` are broker configs, added to the few that a single node needs; `heap` is Java's -Xmx, `jvm` further options of
+    the broker's Java. `port` 0 picks a free port. `classes` extend its class path, for plugins that the settings name. An empty
+    `cluster_id` means a new one."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class ApacheKafka:
         heap: str = "1g",
         jvm: Sequence[str] = (),
         classes: Sequence[Path] = (),
+        cluster_id: str = "",
     ) -> None:
         self.directory = directory
         self.data_dir = directory / "data"
@@ -67,6 +70,7 @@ class ApacheKafka:
         self.heap = heap
         self.jvm = list(jvm)
         self.classes = list(classes)
+        self.cluster_id = cluster_id or self.new_cluster_id()
         self.process: subprocess.Popen[bytes] | None = None
         self._port, self._controller_port = _two_ports(port)
 
@@ -79,11 +83,12 @@ class ApacheKafka:
     ) -> None:
         self.kill()
 
-    def start(self, *, timeout: float = START_TIMEOUT_S) -> ApacheKafka:
-        """Formats the directory if it is new, starts the broker, and returns once it answers and its metadata names it."""
+    def start(self, *, timeout: float = START_TIMEOUT_S, brokers: int = 1) -> ApacheKafka:
+        """Formats the directory if it is new, starts the broker, and returns once it answers and its metadata names `brokers`
+        brokers."""
         self.spawn()
         try:
-            self._wait_until_answering(timeout)
+            self._wait_until_answering(timeout, brokers)
         except BaseException:
             self.kill()
             raise
@@ -109,7 +114,7 @@ class ApacheKafka:
         atexit.register(self.kill)
 
     def stop(self, *, timeout: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, a controlled shutdown; SIGKILL and KafkaFailed if it does not end in time."""
+        """Sends SIGTERM for a controlled shutdown. Sends SIGKILL and raises KafkaFailed if the broker does not end in time."""
         if self.process is None:
             return
         self.process.terminate()
@@ -121,13 +126,18 @@ class ApacheKafka:
         atexit.unregister(self.kill)
 
     def kill(self) -> None:
-        """SIGKILL if it runs; returns once the process is gone."""
+        """Sends SIGKILL if the broker runs; returns once the process is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
         atexit.unregister(self.kill)
 
     # --- state --------------------------------------------------------------------------------------------------------
+    @staticmethod
+    def new_cluster_id() -> str:
+        # A leading dash would be read as an option.
+        return "K" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")[1:]
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
@@ -173,14 +183,19 @@ class ApacheKafka:
         return ["java", f"-Xmx{self.heap}", *options, level, "-cp", path]
 
     def _format(self, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-        # A leading dash would be read as an option.
+        if "controller" not in self.configs()["process.roles"]:  # the tool would add a quorum, which is elsewhere
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            rows = {"version": 1, "cluster.id": self.cluster_id, "node.id": self.configs()["node.id"]}
+            text = "".join(f"{key}={value}\n" for key, value in {**rows, "directory.id": directory_id}.items())
+            (self.data_dir / "meta.properties").write_text(text)
+            return
         command = [
             *self._java(*kafka_jars.QUICK_START),
             _STORAGE_TOOL,
             "format",
             "-t",
-            "K" + cluster_id[1:],
+            self.cluster_id,
             "-c",
             str(properties),
         ]
@@ -188,9 +203,9 @@ class ApacheKafka:
         if done.returncode != 0:
             raise KafkaFailed(f"StorageTool format ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
-    def _wait_until_answering(self, timeout: float) -> None:
+    def _wait_until_answering(self, timeout: float, brokers: int) -> None:
         deadline = time.monotonic() + timeout
-        while not _knows_itself(self._port):
+        while _known_brokers(self._port) < brokers:
             if not self.running:
                 code = None if self.process is None else self.process.returncode
                 raise KafkaFailed(f"the broker ended with {code} before it answered:\n{self.output_tail()}")
@@ -203,8 +218,8 @@ def _two_ports(first: int) -> tuple[int, int]:
     return first or free_port(), free_port()
 
 
-def _knows_itself(port: int) -> bool:
-    """Whether Metadata 1 without topics names a broker: the port opens before the controller admits the broker."""
+def _known_brokers(port: int) -> int:
+    """The number of brokers in a Metadata v1 response: the port opens before the controller admits the broker."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as client:
             client.settimeout(5)
@@ -213,8 +228,8 @@ def _knows_itself(port: int) -> bool:
             with client.makefile("rb") as answer:
                 head = answer.read(12)
     except OSError:
-        return False
-    return len(head) == 12 and struct.unpack(">iii", head)[2] > 0
+        return 0
+    return 0 if len(head) < 12 else int(struct.unpack(">iii", head)[2])
 
 
 def main() -> int:

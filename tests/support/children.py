@@ -3,8 +3,8 @@ leave its nodes and servers running during all later tests.
 
     process = start_child([sys.executable, "-m", "service.cli.main"], stdout=output)      # as subprocess.Popen
 
-The kernel kills a child once the thread ends that started it (PR_SET_PDEATHSIG in prctl(2)). A fixture may start its node in
-a thread of an executor that ends with the event loop, so children of other threads than the main one are started by a
+The kernel kills a child once the thread that started it ends (PR_SET_PDEATHSIG in prctl(2)). A fixture may start its node in
+a thread of an executor that ends with the event loop, so children of threads other than the main one are started by a
 thread that never ends. `setpriv` makes the request to the kernel, because Python code between fork and exec aborts while
 threads are in gRPC. Without `setpriv`, children outlive their parent.
 """
@@ -27,7 +27,7 @@ def _prefix() -> list[str]:
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv is not None else []
 
 
-#: The thread ends with the process only; no test waits for it longer than a process takes to start.
+#: This thread ends only with the process. A test waits for it only while a child starts.
 _starter = ThreadPoolExecutor(1, "starts-children")
 
 if TYPE_CHECKING:

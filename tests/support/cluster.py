@@ -5,7 +5,7 @@ Broker 1 has the controller in its process; 2 and 3 follow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,15 +17,23 @@ from tests.support.ports import free_port
 
 
 class Cluster:
-    """`nodes` are by broker id; `store` and `settings` are those of each. The context manager starts and ends them."""
+    """`nodes` are by broker id; `store`, `settings` and `flags` apply to each. The context manager starts and ends the
+    nodes."""
 
-    def __init__(self, directory: Path, store: str, settings: Mapping[str, str | int | bool] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: str,
+        settings: Mapping[str, str | int | bool] | None = None,
+        *,
+        flags: Sequence[str] = (),
+    ) -> None:
         at = f"127.0.0.1:{free_port()}"
         self.nodes = {}
         for broker in (1, 2, 3):
-            role = "--controller-listener" if broker == 1 else "--controller"
-            flags = ["--node-id", str(broker), role, at]
-            self.nodes[broker] = Node(directory / str(broker), store=store, settings=settings, flags=flags)
+            role = ["--controller-listener", at] if broker == 1 else ["--roles", "broker", "--controller", at]
+            own = [*flags, "--node-id", str(broker), *role]
+            self.nodes[broker] = Node(directory / str(broker), store=store, settings=settings, flags=own)
 
     def __enter__(self) -> Cluster:
         with ExitStack() as stack:

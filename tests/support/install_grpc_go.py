@@ -1,7 +1,7 @@
 """Builds `examples/grpc_go` into `.cache/bin`, with the commands in docs/sdk.md: once for each state of its sources and of
 the .proto files, half a minute of processor time.
 
-Go is the one that builds versitygw; modules and protoc's plugins come from the Go module proxy, pinned by `go.sum`.
+The Go that builds versitygw builds it; modules and protoc's plugins come from the Go module proxy, pinned by `go.sum`.
 """
 
 from __future__ import annotations

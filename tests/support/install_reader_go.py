@@ -1,6 +1,6 @@
 """Builds `examples/reader_go` into `.cache/bin`: once for each state of its sources, a few seconds of processor time.
 
-Go is the one that builds versitygw; modules come from the Go module proxy, pinned by `go.sum`.
+The Go that builds versitygw builds it; modules come from the Go module proxy, pinned by `go.sum`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ CONNECTOR = (
 ROOT = Path(__file__).resolve().parents[2] / ".cache" / f"kafka-{VERSION}"
 FETCH_SECONDS = 900
 TOOL_SECONDS = 120
-#: Java options for short processes, which start sooner with them but never become as fast.
+#: Java options for short processes: they start sooner, but never become as fast.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>

@@ -1,4 +1,4 @@
-"""The schemas of Kubernetes' own resources, from the package kubernetes-validate. It goes into `.cache`, beside the
+"""The schemas of Kubernetes' own resources, from the package kubernetes-validate. The package goes into `.cache`, beside the
 environment, because only one test uses it and it brings the schemas of ten releases."""
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import socket
 
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.launcher import Launched
-from storage_tiers.cold.process.server import OpenStore, TierServer
+from storage_tiers.cold.process.server import TierServer
+from storage_tiers.cold.process.shared_work import OpenStore
 
 
 class LocalHandle:
@@ -18,6 +19,9 @@ class LocalHandle:
     @property
     def process_id(self) -> int | None:
         return None
+
+    def kill(self) -> None:
+        self._task.cancel()
 
     async def ended(self, grace_s: float) -> None:
         self._server.stop()

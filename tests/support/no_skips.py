@@ -49,7 +49,7 @@ ALLOWED = (
 
 
 class Unexpected:
-    """Collects reports, in the process that receives those of all tests."""
+    """Collects reports, in the process that receives the reports of all tests."""
 
     def __init__(self, allowed: Sequence[Allowed] = ALLOWED) -> None:
         self._allowed = allowed

@@ -33,7 +33,7 @@ _PAUSE_S = 0.02
 
 
 def _environment() -> dict[str, str]:
-    """Without the variables for tests only: a node refuses settings that it does not know."""
+    """This process's environment without the variables for tests: a node refuses settings that it does not know."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_FAULT_")}
 
 
@@ -129,12 +129,12 @@ class Node:
             time.sleep(_PAUSE_S)
 
     def stop(self, *, timeout: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; the exit code. Raises NodeFailed, the process killed, if it does not end in time."""
+        """Sends SIGTERM and returns the exit code. If the process does not end in time, kills it and raises NodeFailed."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout=timeout)
 
     def kill(self) -> None:
-        """SIGKILL, if it runs; returns once the process is gone."""
+        """Sends SIGKILL if the process runs; returns once it is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

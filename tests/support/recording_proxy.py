@@ -6,7 +6,7 @@
             ...                                       # clients bootstrap from proxy.address
         proxy.sent                                    # bytes of each connection, in order of connecting
 
-The node must advertise the proxy, or clients bypass it. Threads: two for each connection.
+The node must advertise the proxy, or clients bypass it. Each connection takes two threads.
 """
 
 from __future__ import annotations

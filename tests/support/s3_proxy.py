@@ -1,6 +1,6 @@
 """An HTTP proxy in front of an S3 server that counts requests and breaks chosen ones.
 
-    with S3Proxy(server.endpoint) as proxy:              # proxy.endpoint is what the code under test is given
+    with S3Proxy(server.endpoint) as proxy:              # the code under test uses proxy.endpoint
         proxy.on(3, kill_before(pid))                    # the third request from now: SIGKILL, nothing is forwarded
         proxy.on(5, kill_after(pid))                     # forwarded, its answer swallowed, then SIGKILL
         proxy.on(1, answer(503), method="PUT")           # the next PUT: answered by the proxy itself
@@ -53,7 +53,7 @@ Action = Callable[[Request, Forward], Awaitable[Answer]]
 @dataclass
 class _Rule:
     action: Action
-    methods: Sequence[str]  # none: any
+    methods: Sequence[str]  # empty: any method
     path: str
     left: int | None  # calls until it applies, once; None: it always applies
 

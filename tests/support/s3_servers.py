@@ -84,7 +84,8 @@ class S3Server:
         self.client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
-        """Ends the server and waits for it. moto gets SIGKILL: SIGTERM takes seconds, and it holds nothing durable."""
+        """Ends the server and waits for its exit. moto gets SIGKILL, because SIGTERM takes seconds and moto holds nothing
+        durable."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if self.directory is None else signal.SIGTERM)
         try:
@@ -130,7 +131,7 @@ def _serving(
     process = start_child(
         command,
         env={**os.environ, **environment},
-        stdin=subprocess.PIPE,  # never written to: its end tells moto that this process is gone
+        stdin=subprocess.PIPE,  # no bytes come: the pipe's end tells moto that this process is gone
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

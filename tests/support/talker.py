@@ -10,7 +10,6 @@ standard input ends it; if it does not end, it is killed by its id.
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from tests.support.children import start_child
 from tests.support.node import ROOT
+from tests.support.processes import readable
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
@@ -63,8 +63,7 @@ class Talker:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        line = self._process.stdout.readline() if ready else b""
+        line = self._process.stdout.readline() if readable([self._process.stdout], seconds) else b""
         if not line:
             raise Refused(f"{question.get('command')}: no answer within {seconds} s\n{self.complaints()}")
         answer = json.loads(line)

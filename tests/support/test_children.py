@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.node import ROOT
 
-#: Its child repeats a line, and sleeps once this process closes the pipe. The child's stderr is this process's stdout.
+#: The program's child repeats a line, and sleeps once the program closes the pipe. The child's stderr is the program's stdout.
 PARENT = """
 import os, signal, subprocess, sys, threading
 from tests.support.children import start_child

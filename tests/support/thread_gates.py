@@ -22,8 +22,7 @@ class ThreadGate:
 
 
 class SlowFiles(OsFiles):
-    """Blocks the fsync of a directory named `held` until `may_go`, in whichever thread it happens; with `once`, only the
-    next one."""
+    """Blocks each fsync of a directory named `held`, in any thread, until `may_go` is set; with `once`, only the next one."""
 
     def __init__(self, *, once: bool = False) -> None:
         self.once = once

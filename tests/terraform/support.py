@@ -1,4 +1,4 @@
-"""Terraform with the AWS provider, where both are: in the registry's reach, or as a mirror on this machine."""
+"""Terraform with the AWS provider, if both are available: from the registry, or from a mirror on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.node import ROOT
 
 MODULES = ROOT / "terraform"
 DEV = MODULES / "environments" / "dev"
-#: Where mirrors of providers lie: Terraform's own places, and what administrators make.
+#: Folders that may have a mirror of providers: Terraform's own, and those that administrators create.
 _PLACES = ("/usr/share", "/usr/local/share", "/opt", "~/.local/share/terraform", "~/.terraform.d")
 _PROVIDER = "registry.terraform.io/hashicorp/aws"
 
@@ -55,7 +55,7 @@ class Terraform:
         return done.stdout + done.stderr
 
     def init(self) -> str | None:
-        """Why the provider cannot be had here, or None."""
+        """The reason why the provider is not available here, or None."""
         found = mirror()
         words: Sequence[str] = () if found is None else (f"-plugin-dir={found}",)
         said = self.run("init", "-backend=false", "-input=false", *words, check=False)

@@ -1,7 +1,8 @@
-"""The dev environment, applied to moto: what stands there is what was meant, a commit reaches its queue, and all of it goes.
+"""The dev environment, applied to moto: the resources are as intended, a commit reaches its queue, and a destroy removes them
+all.
 
-moto shows that the calls are well formed and what they leave; not that AWS's own permissions and quotas allow them. It does
-not run functions without Docker, so the queue's messages are handed to the handler here.
+moto shows that the calls are well formed and which resources they leave, not that AWS's own permissions and quotas allow them.
+moto does not run functions without Docker, so the test hands the queue's messages to the handler.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def applied(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator[Terraform]:
-    """Destroyed at the end, whatever happened."""
+    """The dev environment, applied; destroyed after the tests, even if some fail."""
     if reason := terraform_missing():
         pytest.skip(reason)
     with s3_servers.moto_server() as server:
@@ -131,7 +132,7 @@ async def test_a_commit_reaches_the_queue_and_its_ranges_are_checked(applied: Te
 
 
 def test_a_second_plan_changes_nothing_that_matters(applied: Terraform, package: Path) -> None:
-    """moto gives a redrive policy back with other blanks; the queue's policy then follows."""
+    """moto returns a redrive policy with other blanks, so the plan changes it and the queue's policy."""
     said = applied.run("plan", "-input=false", *applied.variables(BUCKET, package))
     assert "0 to add, 2 to change, 0 to destroy" in said or "No changes" in said
     changed = [line.split()[1] for line in said.splitlines() if "will be updated in-place" in line]

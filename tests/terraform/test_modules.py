@@ -1,4 +1,4 @@
-"""The modules are formatted and valid, and say of the bucket what must hold."""
+"""The Terraform modules are formatted and valid, describe each variable and output, and name no secret."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What real clients said to a node, frame by frame, to be sent again in worse shape. Recorded by `record.py`."""
+"""The frames that real clients sent to a node, to be sent again in damaged form. Recorded by `record.py`."""

@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 def split(sent: bytes) -> Iterator[bytes]:
-    """The whole frames of what a connection sent."""
+    """The whole frames in the bytes that a connection sent."""
     at = 0
     while at + 4 <= len(sent):
         end = at + 4 + _SIZE.unpack_from(sent, at)[0]

@@ -1,4 +1,4 @@
-"""Frames made worse: what a broken client, a broken network or an attacker would send. Repeatable by its seed."""
+"""Damages frames, as a broken client, a broken network or an attacker would. A seed makes the result repeatable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 INTERESTING = (b"\0", b"\xff", b"\x7f", b"\x80", b"\x01")
 NUMBERS = (-1, 0, 1, -2, 2**31 - 1, -(2**31), 2**15 - 1, -(2**15), 1 << 20)
-#: Compact lengths: five bytes of the largest, one too long to be read, and the null of a compact array.
+#: Compact lengths: the largest of five bytes, one that is too long to be read, the null of a compact array, and 126.
 VARINTS = (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x80\x80\x01", b"\0", b"\x7f")
 _SIZE = struct.Struct(">i")
 _HEAD = 8
@@ -29,7 +29,7 @@ def _overwrite(chance: random.Random, frame: bytearray) -> None:
 
 
 def _number(chance: random.Random, frame: bytearray) -> None:
-    """A count, a length, an offset or a time that lies."""
+    """Overwrites a number with a false count, length, offset or time."""
     width, value = chance.choice((2, 4, 4, 8)), chance.choice(NUMBERS)
     if len(frame) <= _HEAD + width:
         return
@@ -86,7 +86,7 @@ MUTATIONS: Sequence[Mutation] = (
 
 
 def mutate(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
-    """One frame after one to three mutations. Mostly its size still says how long it is; sometimes that lies too."""
+    """One frame after one to three mutations. The frame's size field is mostly right, and sometimes false."""
     frame = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 3))):
         if len(frame) > 12:

@@ -1,7 +1,8 @@
 """Records the transcripts beside this file: `python -m tests.transcripts.record [client ...]`.
 
-Each client creates a topic, writes with every codec that it has, reads it from the beginning, and asks what its admin
-tools ask. Of equal frames (but for the correlation id) a few are kept: polling repeats itself thousands of times.
+Each client creates a topic, writes with every codec that it has, reads the topic from the beginning, and sends the
+requests of its admin tools. Only a few frames that are equal but for the correlation id are kept, because polling
+repeats itself thousands of times.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.transcripts.files import Frame, split, write
 
 TOPIC = "flights"
 RECORDS = 40
-#: Frames kept of one API and version from one client.
+#: Most frames kept of one API and version from one client.
 KEPT = 25
 
 

@@ -2,10 +2,10 @@
 
 The server's packages have names that programs use for their own files (`service`, `lambdas`). So an installed server keeps
 them inside this package, its only top-level name, and the command puts this folder first on its path before importing them.
-It overwrites no other package's files, another program's `import service` finds that program's file, and the command finds
-the server's regardless of the current directory and PYTHONPATH.
+The server overwrites no other package's files. Another program's `import service` finds that program's file, and the command
+finds the server's regardless of the current directory and PYTHONPATH.
 
-In a clone this folder holds no packages: the editable install puts the tree's on the path.
+In a clone this folder contains no packages. The editable install puts those of the tree on the path.
 """
 
 from __future__ import annotations

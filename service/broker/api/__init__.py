@@ -1,1 +1,1 @@
-"""The contract's implementations: they answer a node's callers. The sibling packages hold the mechanisms."""
+"""The contract's implementations: they answer a node's callers. The sibling packages append, fetch, coordinate and tier."""

@@ -9,13 +9,14 @@ from grpc_api.contract.cold import MAX_SEGMENTS, ColdManifest, ColdRepair, ColdS
 from service.broker.api.repairing import Repairing
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from service.metadata.following import Metadata
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.process.operations import PageSegments
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.segments.repairer import RepairReport
-from storage_tiers.errors import InvalidRequest, LogError, as_value
+from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition, as_value
 from storage_tiers.types import OffsetRange, TopicPartition
 
 
@@ -25,15 +26,19 @@ class ColdService:
     def __init__(
         self,
         partitions: Partitions,
+        metadata: Metadata,
         hydrator: Hydrator | None,
         repairing: Repairing,
     ) -> None:
         self._partitions = partitions
+        self._metadata = metadata
         self._repairing = repairing
         self._hydrator = hydrator
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         self._check()
+        if self._metadata.image.topic(topic) is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
         led = sorted(self._partitions.of_topic(topic), key=lambda each: each.partition)
         return [self._manifest(partition) for partition in led]
 

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class ConfigService:
-    """The contract's `Configs`. The metadata log keeps configs of topics and brokers; this node keeps those of loggers and
-    client metrics."""
+    """The contract's `Configs`. The metadata log keeps the configs of topics, brokers and client metrics; this process keeps
+    the levels of its loggers."""
 
     def __init__(
         self, metadata: Metadata, controller: Commands, descriptions: ConfigDescriptions, *, node_id: int

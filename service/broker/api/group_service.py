@@ -1,13 +1,13 @@
 """The contract's `Groups`: sends each request to the shard that keeps its group, if this broker coordinates it.
 
 Topics are resolved here, before a shard sees them: partitions that the cluster does not have are refused, and ids become names.
-Most requests need no task of their own: the answer is the shard's future, or one that completes with it.
+Most requests need no asyncio task. Their answer is the shard's future, or a future that completes with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
@@ -27,6 +27,7 @@ from grpc_api.contract.groups import (
     LeaveGroup,
     Left,
     ListGroups,
+    LowerOffsets,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -44,13 +45,14 @@ from grpc_api.contract.groups import (
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.coordinators.listing import listed, lower_case
 from service.broker.coordinators.ports import CoordinatorTopic, KnownTopics
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.shard import GroupEvent, GroupShard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition, as_value
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Requests that are refused if the group id is empty. The other requests accept it, for old clients.
+#: Requests that are refused if the group id is empty. The other requests accept an empty id, for old clients.
 _NAMED = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit, OffsetDelete)
 
 Answer = TypeVar("Answer")
@@ -63,6 +65,12 @@ class EntersTransaction(Protocol):
     async def enter(self, at: TopicPartition, commit: TxnOffsetCommit) -> None: ...
 
 
+class LowersOffsets(Protocol):
+    """Lowers the committed offsets of this broker's coordinators (`RecoveredOffsets`)."""
+
+    async def lower(self, request: LowerOffsets) -> Collection[int]: ...
+
+
 class GroupService:
     """The contract's `Groups`. It resolves topics, finds the shard of a group, and merges the shard's answers with refusals."""
 
@@ -73,8 +81,10 @@ class GroupService:
         topics: KnownTopics,
         transactional: EntersTransaction,
         scheduler: TurnScheduler,
+        lowering: LowersOffsets,
     ) -> None:
         self._runtime = runtime
+        self._lowering = lowering
         self._scheduler = scheduler
         self._transactional = transactional
         self._topic = topic
@@ -93,7 +103,8 @@ class GroupService:
     def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]:
         answer: asyncio.Future[HeartbeatAnswer] = self._ask(request, caller)
         if answer.done() and isinstance(answer.exception(), CoordinatorLoading):
-            # Kafka does the same. Sessions begin once the shard is loaded, so no member times out during the load.
+            # As in Kafka, a heartbeat succeeds during the load. Sessions begin when the shard is loaded, so no member times
+            # out.
             return _known(HeartbeatAnswer(None))
         return answer
 
@@ -103,12 +114,17 @@ class GroupService:
     # --- offsets ------------------------------------------------------------------------------------------------------
     def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
         if self._are_known(request.topics):
-            return self._ask(request, caller)
+            try:
+                return self._host(request.group).write_first(
+                    GroupShard.plan_commit, GroupShard.wrote_commit, request, caller
+                )
+            except LogError as error:
+                return _refused(error)
         return self._commit(request, caller)
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
         known, refusals = self._resolved(request.topics)
-        if known and request.group:  # else all commits are refused below, and must not begin an empty transaction
+        if known and request.group:  # otherwise all commits are refused below, and no empty transaction may begin
             try:
                 await self._transactional.enter(self._host(request.group).partition, request)
             except LogError as error:
@@ -194,6 +210,9 @@ class GroupService:
     def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]:
         return self._ask(request, caller)
 
+    async def lower_offsets(self, request: LowerOffsets, caller: Caller) -> Collection[int]:
+        return await self._lowering.lower(request)
+
     # --- shards -------------------------------------------------------------------------------------------------------
     def _host(self, group: str) -> ShardHost[GroupShard]:
         partition = self._topic.partition_of(group)
@@ -219,7 +238,7 @@ class GroupService:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def _are_known(self, topics: Sequence[TopicCommit]) -> bool:
-        """Whether each topic is named and has all its partitions, and there is at least one topic: the common case."""
+        """Whether the request has topics, each with a name instead of an id, and all its partitions exist: the common case."""
         for topic, commits, topic_id in topics:
             if topic_id is not None or not commits:
                 return False

@@ -33,6 +33,7 @@ from storage_tiers.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     PolicyViolation,
+    UnknownTopicOrPartition,
     UnsupportedVersion,
     as_value,
 )
@@ -73,7 +74,7 @@ class LogService:
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         most = min(fetch.max_bytes, self._fetch_max_bytes)
         if most < fetch.max_bytes or most < fetch.min_bytes:
-            # As in Kafka: a fetch never waits for more bytes than its answer may hold.
+            # As in Kafka, a fetch never waits for more bytes than its answer may hold.
             fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
         if len(fetch.partitions) > MANY:
             many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._scheduler)
@@ -93,7 +94,7 @@ class LogService:
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(as_value(error))
-        # Concurrently: each may query the bucket, and the client's timeout covers all of them.
+        # These lookups run concurrently, because each may query the bucket and the client's timeout covers all of them.
         found = await asyncio.gather(*(self._offset_by_time(queries[index]) for index in by_time))
         for index, answer in zip(by_time, found, strict=True):
             answers[index] = answer
@@ -103,7 +104,7 @@ class LogService:
         partition = self._partitions.get(query.partition)
         if query.timestamp == OffsetSpec.LATEST_TIERED:
             self._tiering.lineage.check(partition)
-        partition.check_epoch(query.current_leader_epoch)  # first, as in Kafka
+        partition.check_epoch(query.current_leader_epoch)  # before `check_readable`, as in Kafka
         partition.check_readable()
         return partition
 
@@ -156,7 +157,12 @@ class LogService:
         return await self._producer_ids.next(), 0
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
-        return await self._tiering.seal(self._partitions.of_topic(topic), wait=wait, timeout_ms=timeout_ms)
+        if self._metadata.image.topic(topic) is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        # A failed partition is included, so that the error names it. The present leader seals a partition that is moving to
+        # this node.
+        served = [p for p in self._partitions.of_topic(topic) if p.leads or p.life.is_failed]
+        return await self._tiering.seal(served, wait=wait, timeout_ms=timeout_ms)
 
 
 def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampOffset:

@@ -63,4 +63,5 @@ class NodeService:
 
     def quorum(self) -> QuorumDescription:
         metadata = self._metadata
-        return QuorumDescription(self._node_id, metadata.term, metadata.last_index + 1, self._clock.unix_ms())
+        leader = self._node_id if metadata.controller_id is None else metadata.controller_id
+        return QuorumDescription(leader, metadata.term, metadata.last_index + 1, self._clock.unix_ms())

@@ -1,8 +1,8 @@
-"""Repairs manifests after a store went backwards and shows less than this node has seen (`storage_tiers…manifest.repair`).
+"""Repairs manifests after a store went backwards and shows less than this node has seen (`storage_tiers.cold.manifest.repair`).
 
 This node's evidence is its last saved manifest and the log on its disk. A repair saves the manifest that it commits, and makes
 it current before any other request for the partition. After a crash between commit and save, the store's manifest does not
-continue the saved one. Then a second repair accepts the store's manifest if none of its objects is missing.
+continue the saved one. A second repair then accepts the store's manifest if none of its objects is missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 
+from service.broker.api.move_losses import MoveLosses
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.background.topic_files import TopicFiles
@@ -36,11 +37,13 @@ class Repairing:
         tiering: Tiering,
         topic_files: TopicFiles,
         partitions: Partitions,
+        move_losses: MoveLosses,
     ) -> None:
         self._topic_files = topic_files
         self._partitions = partitions
         self._access = access
         self._tiering = tiering
+        self._move_losses = move_losses
 
     async def repair_cluster(self, *, apply: bool) -> tuple[RepairReport, int]:
         """Repairs `cluster.json`. Returns the report, and the incarnation written, or 0."""
@@ -72,6 +75,8 @@ class Repairing:
         access = self._store()
         if refused := await access.nothing_there() or (apply and _why_closed(access)):
             return RepairReport(refused=refused), 0
+        if (lost := await self._move_losses.missing(partition)) is not None:
+            return await self._move_losses.give_up(partition, lost, accepted, apply=apply), 0
         if not apply:
             return await self._repair(access, partition, accepted, apply=False)
         with self._tiering.lineage.repairing(partition):
@@ -124,8 +129,9 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. `uncommitted` is
-    False if a manifest was saved here, even a damaged one, or if the local log begins above log start. Both prove commits."""
+    """This node's evidence. A log proves nothing if it has a hole or differs from the last manifest that this node has seen.
+    `uncommitted` is False if a manifest was saved here, even a damaged one, or if the local log begins above log start. Either
+    proves that there were commits."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

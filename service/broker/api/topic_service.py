@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicService:
-    """A change is answered once it is durable and `assignment` has settled. New partitions then accept records, or
+    """A change is answered after it is durable and `assignment` has settled. New partitions then accept records, or
     `partitions` holds their error. Every answer is a value or the LogError of its topic: InvalidTopic, TopicExists,
     UnknownTopicOrPartition, UnknownTopicId, InvalidConfig, PolicyViolation, or StorageError if the disk refuses."""
 

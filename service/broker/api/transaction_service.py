@@ -1,7 +1,7 @@
 """The contract's `Transactions`: sends each request to the shard of its transactional id, if this broker coordinates it.
 
-Partitions are looked up here, before a shard sees them, and producer ids are reserved here: a shard does not know
-the cluster and never waits. `transaction_markers.py` writes the markers of decided transactions.
+Partitions are looked up here, before a shard sees them, and producer ids are reserved here, because a shard does not know the
+cluster and never waits. `transaction_markers.py` writes the markers of decided transactions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from grpc_api.contract.transactions import (
 )
 from service.broker.coordinators.listing import listed
 from service.broker.coordinators.ports import CoordinatorTopic, KnownTopics
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.coordinator_runtime import CoordinatorRuntime
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
 from service.metadata.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from storage_tiers.clock import Clock
-from storage_tiers.errors import LogError, TopicUnauthorized, UnknownTopicOrPartition, as_value
+from storage_tiers.errors import InvalidRequest, LogError, TopicUnauthorized, UnknownTopicOrPartition, as_value
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
@@ -113,7 +114,7 @@ class TransactionService:
         for number, each in enumerate(request.partitions, 1):
             if is_client and each.topic in INTERNAL_TOPICS:
                 refusals[each] = TopicUnauthorized(
-                    f"{each.topic} is an internal topic and takes no records from clients"
+                    f"{each.topic} is an internal topic and accepts no records from clients"
                 )
             elif not self._topics.has(*each):
                 refusals[each] = UnknownTopicOrPartition(f"{each} does not exist")
@@ -174,6 +175,10 @@ class TransactionService:
 
     # --- shards -------------------------------------------------------------------------------------------------------
     def _host(self, transactional_id: str) -> ShardHost[TransactionShard]:
+        if not transactional_id:
+            raise InvalidRequest(
+                "the transactional id is empty"
+            )  # not NotCoordinator: a retry elsewhere would not help
         partition = self._topic.partition_of(transactional_id)
         if partition is None:
             raise NotCoordinator("this cluster has no transaction coordinator yet; find the coordinator again")

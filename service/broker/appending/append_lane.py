@@ -1,14 +1,14 @@
 """Holds transactional batches until the coordinator has confirmed that the partition belongs to the transaction (KIP-890).
 
-Only the batch that begins the transaction in its partition needs this; later batches find the transaction open. The batches of
-one request are verified together.
+Only the batch that begins the transaction in its partition needs this confirmation; later batches find the transaction open.
+The batches of one request are verified together.
 
-Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
-waits here. Batches of other producers, markers and coordinators' records pass them. A waiting batch keeps a copy of its bytes,
-or the sender's buffer if it is large. These take at most VERIFYING_BYTES for the whole node; beyond that, producers get a
-retriable error. A batch waits only for seconds, because the coordinator answers or refuses within that time. When the node
-stops leading the partition, all waiting batches fail at once with the partition's error. A batch that is being appended gets
-the answer of its append.
+Invariants: the batches of one producer are appended to a partition in the order of their arrival, so a batch waits while an
+earlier one waits here. Batches of other producers, markers and coordinators' records pass the waiting ones. A waiting batch
+keeps a copy of its bytes, or the sender's buffer if it is large. The kept bytes are at most VERIFYING_BYTES for the whole node;
+beyond that, producers get a retriable error. A batch waits only for seconds, because the coordinator answers or refuses within
+that time. When the node stops leading the partition, all waiting batches fail at once with the partition's error. A batch that
+is being appended gets the answer of its append.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, T
 #: Most bytes of batches that wait for a coordinator's answer.
 VERIFYING_BYTES = 64 << 20
 _PRODUCER = struct.Struct(">qhi")
-#: Errors that older clients do not retry; they get a retriable one instead (Kafka: ReplicaManager.handleProduceAppend).
+#: Errors that older clients do not retry. These clients get a retriable error instead (Kafka:
+#: ReplicaManager.handleProduceAppend).
 _RETRIABLE = (ConcurrentTransactions, CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator)
 
 
@@ -104,7 +105,7 @@ class _Waiting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun in the partition: no verification is needed."""
+        """Whether the transaction has begun in the partition. If it has, no verification is needed."""
         return self.partition.is_in_transaction(self.producer.id, self.producer.epoch)
 
 
@@ -144,8 +145,8 @@ class AppendLane:
         refused: Done,
     ) -> None:
         """Appends the batch later. `done` receives the log's result. `refused` receives the error if the batch never reaches
-        the log: a coordinator's, or RequestTimedOut if too many bytes already wait. Call `begin` after the last batch of a
-        request. The partition must accept records now."""
+        the log: the coordinator's error, the partition's if the node stops leading it, or RequestTimedOut if too many bytes
+        already wait. Call `begin` after the last batch of a request. The partition must accept records now."""
         if self.held_bytes + len(batch) > VERIFYING_BYTES:
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait for coordinators; send again"
             refused(RequestTimedOut(text), batch)

@@ -2,21 +2,21 @@
 
 A batch of 2 KB can inflate to 64 MB. Naming the invalid records of a refused batch takes 10 ms. Recompressing a megabyte in the
 topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. If the page
-cache is slow, copying 64 KiB to it is more than half of a request's cost. Then threads do it (`WriteCost`), while the loop
-receives, checks and answers requests.
+cache is slow, copying 64 KiB to it is more than half of a request's cost. In that case threads copy it (`WriteCost`), while the
+loop receives, checks and answers requests.
 
 Invariants: the batches of one producer are appended to a partition in the order of their arrival; a small batch, too, waits
 for earlier ones. The same holds for all batches without a producer id, because their connections are not known here. Batches of
 other producers, markers and coordinators' records pass those that are being validated. Each partition writes one batch at a
 time, and the batch joins the log only when the loop commits it there. If a batch fails, the next one still has its turn.
 
-A waiting batch keeps a copy of its bytes, or the sender's buffer if it is large. These take at most MAX_HELD_BYTES for the
-whole node; beyond that, producers get a retriable error. Batches that need no validation take at most WRITING_BYTES of it.
-Beyond that, the loop itself writes them, unless they wait behind a batch of their producer that is being validated, or behind
-a large one. The loop spends at most SLICE_S a turn on one queue.
+A waiting batch keeps a copy of its bytes, or the sender's buffer if it is large. The kept bytes are at most MAX_HELD_BYTES for
+the whole node; beyond that, producers get a retriable error. Batches that need no validation take at most WRITING_BYTES of
+these bytes. Beyond that, the loop itself writes them, unless they wait behind a batch of their producer that is being
+validated, or behind a large one. The loop spends at most SLICE_S a turn on one queue.
 
-Not promised: that log append times rise with offsets when several producers' batches are recompressed; that a batch to be
-recompressed finds a free thread.
+Log append times may not rise with offsets when several producers' batches are recompressed. A batch to be recompressed may have
+to wait for a thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 VALIDATING_THREADS = 2
 #: Batches handed to validating threads: one per thread, and as many queued behind them.
 _GIVEN = 2 * VALIDATING_THREADS
-#: Bytes of recompressed batches that wait to be appended; beyond that, no other batch is validated.
+#: Bytes of rewritten batches that wait to be appended; beyond that, no other batch is validated.
 VALIDATED_BYTES = 64 << 20
 #: Batches written by threads at the same time.
 WRITING_THREADS = 2
@@ -59,15 +59,15 @@ MAX_HELD_BYTES = 256 << 20
 #: Most bytes of waiting batches that need no validation. They count against MAX_HELD_BYTES, too.
 WRITING_BYTES = 16 << 20
 
-#: Called on the loop with the result of an append and the bytes that were kept of it.
+#: Called on the loop with the result of an append and the bytes of its batch.
 Done = Callable[[Appended | LogError, memoryview], None]
 Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 _PRODUCER_ID = struct.Struct(">q")
 
 #: Bounds of the cost of larger appends on the loop, in seconds per GB. Above the first, threads write the batches. Below the
-#: second, the loop writes them again. A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the
-#: disk, 2 and more.
+#: second, the loop writes them again. A page cache with free memory costs 0.65. One that must reclaim memory, or wait for the
+#: disk, costs 2 or more.
 SLOW_S_PER_GB, FAST_S_PER_GB = 1.6, 1.1
 #: While threads write, the loop writes one batch in this many, to measure the cost.
 PROBED = 32
@@ -87,7 +87,7 @@ def producer_id_of(batch: memoryview) -> int:
 class WriteCost:
     """The recent cost of larger appends on the loop, and whether threads should write them.
 
-    A hand-over wakes a thread and moves the batch to another processor's cache, so it pays only where writing is slow."""
+    A hand-over wakes a thread and moves the batch to another processor's cache, so it pays off only where writing is slow."""
 
     def __init__(self) -> None:
         self.s_per_gb = 0.0
@@ -135,7 +135,7 @@ class _Append:
         self.found: Validated | Exception | None = None if header is None else (batch, header, -1)
         self.done = done
         self.validated: Validated | Exception | None = None
-        #: Bytes of the repacked batch, until it is appended.
+        #: Bytes of the rewritten batch, until it is appended.
         self.rewritten_bytes = 0
         self.write: BatchWrite | None = None
 
@@ -202,9 +202,9 @@ class AppendQueues:
         self._queues: dict[Partition, _PartitionQueue] = {}
         #: Bytes of waiting batches, as they are kept.
         self.held_bytes = 0
-        #: Bytes of those among them that need no validation.
+        #: The part of `held_bytes` in batches that need no validation.
         self.writing_bytes = 0
-        #: Batches that threads have been given to write so far.
+        #: Number of batches handed to writing threads so far.
         self.written_by_threads = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
@@ -216,7 +216,7 @@ class AppendQueues:
         self._resting: dict[Partition, None] = {}
         self._unvalidated: deque[_Append] = deque()
         self._given = 0
-        #: Bytes of repacked batches that wait to be appended.
+        #: Bytes of rewritten batches that wait to be appended.
         self.validated_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
 
@@ -315,7 +315,7 @@ class AppendQueues:
             del handed, job, write  # else the batch would stay in memory until the next one arrives
 
     def _report(self, job: _Append, write: BatchWrite | None) -> None:
-        """May be called from any thread. Wakes the loop once for all work that is finished before it runs."""
+        """May be called from any thread. Wakes the loop once for all work that is finished before the loop runs."""
         self._ready.append((job, write))
         if not self._is_woken:
             self._is_woken = True
@@ -349,8 +349,8 @@ class AppendQueues:
 
     def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
         """Appends a partition's batches that are ready, until one needs a thread or the slice ends. With `at_once` the loop
-        itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked`: it is
-        already known that a thread should write the first batch."""
+        itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked` means that a thread
+        should write the first batch, so the cost is not checked again."""
         waiting = self._queues.get(partition)
         until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
         while waiting is not None and waiting.ready:

@@ -76,12 +76,12 @@ class _DelayedAnswers:
         return functools.partial(self._known, partition, index)
 
     def refused(self, partition: Partition, index: int) -> Done:
-        """Returns the function to call with the error of a batch that never reached the log. Use it instead of the function of
-        `wait`; the answer then has no log start."""
+        """Returns the function to call with the error of a batch that never reached the log. Use it instead of the function
+        that `wait` returned. The answer then has no log start."""
         return functools.partial(self._known, partition, index, tells_log_start=False)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
-        """The future of all answers; done once they are known and the disk's delay is over."""
+        """Returns the future of all answers. It is done when all are known and the disk's delay is over."""
         self._future = asyncio.get_running_loop().create_future()
         if not self.left:
             self._all_known(self._future)

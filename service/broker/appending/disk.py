@@ -1,12 +1,13 @@
 """The disk watermarks, which keep a long store outage from filling the disk.
 
 Nothing may be evicted while the object store is unavailable. So produce runs at full speed until the data directory's file
-system is `slow_at` full, and is slowed between there and `refuse_at`. Above that it is refused, because reads, offloads and
-eviction need the rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), because that space is
-needed to free more space.
+system is `slow_at` full, and is slowed between `slow_at` and `refuse_at`. Above that, produce is refused, because reads,
+offloads and eviction need the rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), because
+that space is needed to free more space.
 
-Coordinators' records and transaction markers are neither slowed nor refused there, because groups must keep working while their
-producers wait. They have a reserve: COORDINATOR_RESERVE of the space above `refuse_at`. Once it is used, they are refused too.
+Coordinators' records and transaction markers are neither slowed nor refused at these watermarks, because groups must keep
+working while their producers wait. Their reserve is the share COORDINATOR_RESERVE of the space above `refuse_at`. When it is
+used up, they are refused too.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class DiskGuard:
         self._ballast = ballast
         if ballast is not None:
             ballast.on_release = self._refuse_for_ballast
-            with contextlib.suppress(OSError):  # the next look tries again
+            with contextlib.suppress(OSError):  # the next call of `look` tries again
                 ballast.make()
         self._watermarks = watermarks
         self._refusal: StorageError | None = None
@@ -141,7 +142,7 @@ class DiskGuard:
         return "" if self._refusal is None else str(self._refusal)
 
     def _refuse_for_ballast(self) -> None:
-        """Refuses all records, from any thread: the space that the ballast released is not for them."""
+        """Refuses all records, because they must not use the space that the ballast released. Any thread may call this."""
         self._refusal = self.no_room = StorageError(
             f"{self._directory} has no space left and its ballast is released; free space, lower retention, or "
             "bring the object store back"
@@ -157,7 +158,7 @@ class DiskGuard:
     def admit(self) -> None:
         if self._refusal is not None:
             self.refused += 1
-            raise self._refusal.with_traceback(None)  # one error for all batches, which must not collect tracebacks
+            raise self._refusal.with_traceback(None)  # all batches share one error, which must not collect tracebacks
 
     def admit_marker(self) -> None:
         """Raises StorageError while coordinators' records and markers are refused."""

@@ -1,4 +1,4 @@
-"""Asks a transaction's coordinator whether partitions are in the transaction, or adds them to it (KIP-890)."""
+"""Asks a transaction's coordinator whether partitions are in the transaction, or asks it to add them (KIP-890)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class AsksCoordinator(Protocol):
 
 
 def check_decided_before(partition: Partition, producer: ProducerIdAndEpoch) -> None:
-    """Raises NotEnoughReplicas if an older-epoch transaction of the producer has been open here since before this leadership.
-    The marker of that transaction was most likely lost with a disk. The caller then sends no request: the coordinator would add
-    the partition to the producer's present transaction but could not end that transaction here, and every tool would mistake
-    the earlier transaction for the present one."""
+    """Raises NotEnoughReplicas if the producer has a transaction of an older epoch that was open here before this leadership
+    began. The marker of that transaction was most likely lost with a disk. The caller then sends no request: the coordinator
+    would add the partition to the producer's present transaction but could not end that transaction here, and every tool would
+    mistake the earlier transaction for the present one."""
     partition.log.hot.end.producers.check_decided(*producer, below=partition.state.epoch_start)
 
 

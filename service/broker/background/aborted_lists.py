@@ -19,8 +19,8 @@ MOST_IN_A_MESSAGE = 1_000
 
 @asynccontextmanager
 async def sendable(job: ExtendJob) -> AsyncIterator[ExtendJob]:
-    """The job in a form that fits a message. Its file exists as long as the context; the next start removes a file that a crash
-    leaves behind. StorageError if the file cannot be written."""
+    """The job in a form that fits a message. Its file exists until the context ends; the next start removes a file that a crash
+    leaves behind. Raises StorageError if the file cannot be written."""
     if len(job.aborted) <= MOST_IN_A_MESSAGE:
         yield job
         return

@@ -4,7 +4,7 @@ Memory keeps only a summary of a manifest; its segments are read from the saved 
 manifest at a time, and only one that contains its predecessor. A saved manifest becomes current even if the caller is
 cancelled. Nothing is written for a deleted topic.
 
-Not promised: that the saved copy is intact when it is read. If it is not, the caller reads the store's manifest.
+The disk may damage the saved copy later. The caller then reads the store's manifest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AcceptedManifests:
 
     async def accept(self, partition: Partition, manifest: Manifest, writer: ManifestWriter) -> None:
         """Makes the manifest current if it is newer. Raises FencedWriter, which ends the node, if a newer incarnation than the
-        writer's has committed it; StoreBehind if it does not contain the previous one."""
+        writer's has committed it, and StoreBehind if the manifest does not contain the previous one."""
         _check_exists(partition)
         try:
             check_not_fenced(manifest, writer)
@@ -88,7 +88,7 @@ class AcceptedManifests:
             return manifest if manifest is not None and tier is not None and tier.is_of(manifest) else None
 
     async def save_again(self, partition: Partition, manifest: Manifest) -> bool:
-        """Saves the current manifest again after its copy was lost. False if another one is current by now."""
+        """Saves the current manifest again after its copy was lost. Returns False if another manifest has become current."""
         _check_exists(partition)
         return await self._to_its_end(self._replace(partition, manifest))
 
@@ -102,7 +102,7 @@ class AcceptedManifests:
 
     async def close(self) -> None:
         if self._saving:
-            # A late write would replace the manifest that the next start has saved.
+            # A late write would replace a manifest that the next start has saved.
             await asyncio.wait(self._saving)
 
     def forget(self, partition: Partition) -> None:
@@ -122,13 +122,13 @@ class AcceptedManifests:
     def _save_ended(self, task: asyncio.Task[Any]) -> None:
         self._saving.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: the caller may have been cancelled
+            task.exception()  # marks the exception as retrieved, because the caller may have been cancelled
 
     async def _save(self, partition: Partition, manifest: Manifest) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._write, partition, manifest)
 
     def _write(self, partition: Partition, manifest: Manifest) -> None:
-        # Checked again in the thread: meanwhile the directory's name may have become another topic's.
+        # Checked again in the thread, because the directory may belong to a newer topic of the same name by now.
         _check_exists(partition)
         write_manifest(self._files, partition.log.hot.directory, manifest)
 

@@ -12,7 +12,7 @@ and never counts as a step; many small steps add up to one.
 
 A step that lasts for `settle_ms` is trusted even against the store's clock, which can be wrong too.
 
-Not promised: that a wall clock which was wrong before this process began is noticed, if there is no store's clock to compare.
+A wall clock that was wrong before this process began is noticed only if there is a store clock to compare it with.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class HeldBackOffload(NamedTuple):
 
 
 def held_back(partition: Partition) -> HeldBackOffload | None:
-    """None unless an open transaction delays an offload."""
+    """Returns None if no open transaction delays an offload."""
     hot = partition.log.hot
     producers = hot.end.producers
     first, producer_id = producers.first_undecided_offset, producers.first_undecided_producer
@@ -50,9 +50,9 @@ def delayed_by(partition: Partition, end: int) -> str:
 def not_offloaded(
     late: Mapping[Partition, int], timeout_ms: int, behind: Callable[[Partition], object]
 ) -> RequestTimedOut:
-    """The error of a timed-out wait for offloads. `late` has the partitions that still lack records below these ends in the
-    bucket. `behind` returns the reason why the store has less of a partition than it had. Such a store needs repair, and a
-    retry would not help."""
+    """The error of a timed-out wait for offloads. `late` has the partitions with records that are not in the bucket yet, and
+    the end offset of these records. `behind` returns the reason if the store shows less of a partition than before. Such a
+    store needs repair, and a retry would not help."""
     said = f"after {timeout_ms} ms the bucket still lacks records of {', '.join(str(each.partition) for each in late)}"
     reason = next((why for each in late if (why := behind(each)) is not None), None)
     if reason is not None:

@@ -4,8 +4,8 @@ The node compares its clock with the store's if the store runs on another machin
 a wall clock that was wrong before the process began. After a step, it reveals that the step was a correction. A store on this
 machine shares its clock, so it is not compared.
 
-Not promised: to distinguish a wrong store clock from a wrong node clock. In that case nothing expires for
-`tidelog.clock.step.settle.ms`.
+A wrong store clock is not distinguished from a wrong node clock. If the store's clock is behind, records expire by it until the
+difference has lasted for `tidelog.clock.step.settle.ms`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class ExpiryClock:
         self._log_steps(None)
 
     async def compare(self) -> None:
-        """Compares the wall clock with the store's: once, and again while it is stepped. No effect if both share a clock."""
+        """Compares the wall clock with the store's: once, and again while the wall clock counts as stepped. No effect if both
+        share a clock."""
         if self._store_ms is None or (self._compared and not self.step_ms):
             return
         try:
@@ -68,7 +69,7 @@ class ExpiryClock:
         # A step that has settled meanwhile stays settled.
         if self.step_ms or not self._compared:
             self._compared = True
-            self._log_steps(store_ms or None)  # 0: its answers have no Date
+            self._log_steps(store_ms or None)  # 0: the store's answers have no Date header
 
     def _log_steps(self, store_ms: int | None) -> None:
         news = self._watch.look(self._clock.unix_ms(), self._clock.steady_ms(), store_ms)

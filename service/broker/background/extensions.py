@@ -1,9 +1,9 @@
-"""Tracks the manifest extensions under way, to know which records the bucket may show once they end.
+"""Tracks the manifest extensions under way, to know which records the bucket may show after they end.
 
-An extension carries the log start of its beginning. If log start rises meanwhile, the bucket shows deleted records from the
-extension's commit until the commit that hides them. So DeleteRecords answers only when that is no longer possible.
+An extension carries the log start at the time when it began. If log start rises meanwhile, the bucket shows deleted records
+from the extension's commit until the commit that hides them. So DeleteRecords answers only when that is no longer possible.
 
-Not promised: that an extension with an unknown outcome took place. It counts as under way until a later one succeeds.
+An extension with an unknown outcome may have taken place. It counts as under way until the outcome of a later one is known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Extensions:
 
     @contextmanager
     def under_way(self, partition: Partition, job: ExtendJob) -> Iterator[None]:
-        """Encloses the request for `job` and the acceptance of its manifest. An extension with an unknown outcome stays."""
+        """Encloses the request for `job` and the acceptance of its manifest. An extension with an unknown outcome stays
+        registered."""
         earlier, log_start = self._of.get(partition), job.log_start
         if earlier is not None:
             log_start = min(log_start, earlier.log_start)  # an extension with unknown outcome may show more
@@ -52,7 +53,7 @@ class Extensions:
 
     async def hiding(self, partition: Partition, log_start: int) -> None:
         """Returns once no extension can show records below `log_start` that the accepted manifest does not show.
-        TierUnavailable if the outcome of the last one is unknown."""
+        Raises TierUnavailable if the outcome of the last extension is unknown."""
         extension = self._of.get(partition)
         while extension is not None and max(extension.base, extension.log_start) < log_start:
             if extension.ended.is_set():

@@ -1,11 +1,11 @@
 """Decides whether a refused write to the bucket ends a broker whose controller is in another process.
 
 The controller marks the manifests of a deleted topic as deleted, under the incarnation of its own last start. A broker that was
-paused meanwhile may still write to such a manifest. The write is refused, and the metadata show the reason a moment later. So
-the broker waits. It ends only if its writes are refused for PATIENCE_S and the metadata show no other incarnation: then the
+paused meanwhile may still write to such a manifest. The write is refused, and the metadata shows the reason a moment later. So
+the broker waits. It ends only if its writes are refused for PATIENCE_S and the metadata shows no other incarnation: then the
 cluster was taken over, and this broker must acknowledge no further record.
 
-Pure: times are seconds of one monotonic clock. Not promised: that a broker which does not write to the bucket ends.
+Pure: times are seconds of one monotonic clock. A broker that does not write to the bucket does not end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FencePatience:
         self._first_s = self._last_s = float("-inf")
 
     def ends_broker(self, error: LogError, incarnation: int, now_s: float) -> bool:
-        """Whether an error with the advice STOP ends the broker at `now_s`, while the metadata show that incarnation."""
+        """Whether an error with the advice STOP ends the broker at `now_s`. `incarnation` is the one in the metadata."""
         if not isinstance(error, FencedWriter):
             return True
         if incarnation != self._incarnation or now_s - self._last_s > APART_S:

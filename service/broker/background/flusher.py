@@ -2,7 +2,8 @@
 
 Appends continue while a flush runs in a thread; the next flush covers them. A failed fsync is final for its partition until
 restart: the kernel may have dropped the dirty pages, so a second fsync that succeeds would prove nothing. Other failures (no
-descriptor, no space) are temporary: each is logged once, reported to the flush's waiters, and retried until it succeeds.
+descriptor, no space) are temporary: each is logged once and reported to the flush's waiters, and the flush is retried until it
+succeeds.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Flusher:
         if self._troubles.ends(partition) is not None:
             events.info(log, "partition.resumes", partition=partition.partition, work="flushing")
         if not targets.synced and hot.recovery_point < hot.end_offset:
-            self._again.add(partition)  # a truncation voided it before its thread ran; its waiters keep waiting
+            self._again.add(partition)  # a truncation voided the flush before its thread ran; its waiters still wait
         return None
 
     def _refused(self, partition: Partition, error: StorageError) -> StorageError:

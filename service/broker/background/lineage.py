@@ -4,8 +4,8 @@ The manifest seen is the last one accepted and saved beside the partition's segm
 a digest of it, and the answer may be StoreBehind. From then on nothing of the partition is evicted, expired, swept or committed
 until the store again shows a manifest that contains the one seen. Appends and reads continue meanwhile.
 
-Not promised: that a store that went backwards is noticed at once. The next request notices it, and every deletion and eviction
-makes a request first.
+The next request about a partition notices that its store went backwards. Every deletion in the bucket, and every eviction of
+offloaded segments, makes a request first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StoreLineage:
     @contextmanager
     def repairing(self, partition: Partition) -> Iterator[None]:
         """Marks a repair: inside the block nothing of the partition is evicted, and no other request reads or extends the
-        manifest that the repair replaces. Raises TierUnavailable if another repair of it is under way."""
+        manifest that the repair replaces. Raises TierUnavailable if another repair of the partition is under way."""
         self._check_not_in_repair(partition)
         self._in_repair.add(partition)
         try:
@@ -95,8 +95,8 @@ class StoreLineage:
             raise
 
     def check_joins(self, partition: Partition, manifest: Manifest | None) -> None:
-        """Raises StoreBehind if offsets are missing between the store's end and the local log's start. They left this disk
-        after the store had shown them, so a newer manifest existed, even if none is saved here now."""
+        """Raises StoreBehind if offsets are missing between the store's end and the local log's start. The records between them
+        left this disk only after the store had shown them. So a newer manifest existed, even if none is saved here now."""
         hot, end = partition.log.hot, 0 if manifest is None else manifest.end
         if partition.deleted or hot.local_start_offset <= max(hot.log_start_offset, end):
             return
@@ -109,8 +109,8 @@ class StoreLineage:
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:
-        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. All else was checked when the
-        manifest was read."""
+        """Raises StoreBehind if `manifest` has a newer commit number but does not contain the one seen. All else was checked
+        when the manifest was read."""
         seen = self.seen(partition)
         if seen is None or (manifest.line != seen.line and manifest.line == self._repaired.get(partition)):
             return
@@ -121,7 +121,7 @@ class StoreLineage:
             )
 
     def repaired(self, partition: Partition, line: str) -> None:
-        """Records that a repair on this node committed a manifest of this line: it counts as the successor of any
+        """Records that a repair on this node committed a manifest of this line. That manifest counts as the successor of any
         manifest seen of another line."""
         self._repaired[partition] = line
 

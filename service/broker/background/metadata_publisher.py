@@ -20,7 +20,7 @@ def publish_to(
     metadata: Metadata, assignment: Assignment, topic_files: TopicFiles, on_fatal: Callable[[LogError], None]
 ) -> None:
     """Subscribes to `metadata`. Each change is applied before its request is answered. `on_fatal` is called on a defect,
-    because the node would serve outdated state."""
+    because the node would otherwise serve outdated state."""
 
     def changed(image: MetadataImage, changes: Changes) -> None:
         try:

@@ -4,7 +4,7 @@ The snapshot holds what the bucket does not otherwise have: configs of brokers, 
 without offloaded records. While the store answers, it is at most `tidelog.metadata.snapshot.interval.ms` old. It is written
 only after a change, and at most once per interval.
 
-Not promised: the very last changes. A take-over skips epochs and producer ids that they may have used.
+The very last changes may be missing. A take-over skips epochs and producer ids that they may have used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE_NAME = "metadata-snapshot"
 
 
 class MetadataSnapshots:
-    """Writes the snapshot when the metadata have changed; a failure is logged once and retried."""
+    """Writes the snapshot when the metadata has changed; a failure is logged once and retried."""
 
     def __init__(
         self,
@@ -45,8 +45,9 @@ class MetadataSnapshots:
         interval_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """While a snapshot is uploaded, its file is in `directory`. That must not be the cache's directory: when a tier process
-        ends, all files there except chunks are removed, and an idle tier process may end when a snapshot is due."""
+        """While a snapshot is uploaded, its file is in `directory`. That must not be the chunk cache's directory, because when
+        a tier process ends, all files there except chunks are removed, and an idle tier process may end when a snapshot is
+        due."""
         self._metadata = metadata
         self._access = access
         self._path = os.path.join(directory, FILE_NAME)
@@ -57,16 +58,15 @@ class MetadataSnapshots:
         self._failing = False
 
     async def tick(self) -> None:
-        """Called about every second. Writes a snapshot if one is due. LogError only with the advice STOP."""
+        """Called about every second. Writes a snapshot if one is due. Raises LogError only with the advice STOP."""
         writer, image, now = self._access.writer, self._metadata.image, self._clock.monotonic()
         if writer is None or not self._access.is_open or image is self._written or now < self._next:
             return
         self._next = now + self._interval_ms() / 1000
-        # The index may belong to an entry that `image` lacks. It only orders snapshots, and the next change writes another one.
-        index, term = self._metadata.last_index, self._metadata.term
+        index, term = self._metadata.applied
         try:
             length, crc = await asyncio.to_thread(self._write, image, index, term)
-            question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, self._path, length, crc)
+            question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, term, self._path, length, crc)
             await self._access.client.ask(question)
         except (LogError, OSError) as error:
             if isinstance(error, LogError) and error.advice is Advice.STOP:

@@ -2,11 +2,11 @@
 
     wait for open transactions -> offload the tail -> hold -> offload the rest -> hand over
 
-Pure. Appends are refused while the log is held. So it is held only once little of it is missing in the bucket and no
+Pure. Appends are refused while the log is held. So the log is held only when little of it is missing in the bucket and no
 transaction is open. Nothing above the last stable offset is offloaded, so an open transaction would keep the log held until it
 ends. If transactions follow each other without a gap, new ones are refused after DRAIN_AFTER_MS.
 
-Not promised: that a move ends. A transaction that stays open delays it, as does a store that is away.
+A transaction that stays open delays a move without a bound, as does an unavailable store.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class MoveStep(Enum):
 
 class MoveView(NamedTuple):
     """`tail_bytes` is the size of the segments that are not wholly in the bucket, which ends at `tier_end`. `waited_ms` is the
-    time since an open transaction was first in the way. `drained_ms` is the time for which new transactions have been refused,
-    and `held_ms` the time for which the log has been held; None if they are not refused, or it is not held. `may_begin`: this
-    node leads and its disk works, the log was compared with the bucket, the bucket is not behind, and no loss of records is
-    unsettled."""
+    time since an open transaction first delayed the move. `drained_ms` is the time for which new transactions have been
+    refused, None while they are accepted. `held_ms` is the time for which the log has been held, None while it is not held.
+    `may_begin`: this node leads and its disk works, the log was compared with the bucket, the bucket is not behind, and no loss
+    of records is unsettled."""
 
     may_begin: bool
     log_end: int

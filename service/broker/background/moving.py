@@ -1,15 +1,15 @@
-"""Hands partitions over, through the bucket, to the brokers to which the metadata move them (KIP-455).
+"""Hands partitions over, through the bucket, to the brokers to which the metadata moves them (KIP-455).
 
 The leader offloads its log while it serves. Then it holds the log: it refuses appends, offloads the rest, and sends a command
-with its consent to the new leader. The new leader begins at the log end, which the metadata have, with the producers and epochs
+with its consent to the new leader. The new leader begins at the log end, which the metadata has, with the producers and epochs
 that the bucket has.
 
 Invariants: after a consent with an unknown outcome, the log stays held, because the target may lead already. It is released
-when the metadata show the outcome: the end of this leadership, or a later partition epoch. If such a move cannot be completed,
-it is cancelled, which makes a later epoch. Every acknowledged record is in the bucket when the target begins. A move that waits
-has no slot, so partitions that cannot move do not delay others.
+when the metadata shows the outcome: the end of this leadership, or a later partition epoch. If such a move cannot be completed,
+it is cancelled, which raises the partition epoch. Every acknowledged record is in the bucket when the target begins. A move
+that waits has no slot, so partitions that cannot move do not delay others.
 
-Not promised: moves of partitions that are not tiered, which the controller refuses.
+Only tiered partitions move; the controller refuses moves of others.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ log = logging.getLogger(__name__)
 MAX_MOVES, MAX_DRAINS = 4, 4
 #: Seconds between two checks of a move that waits for an open transaction.
 LOOK_S = 0.1
-#: The same for a move that cannot begin: thousands may wait, some of them for days.
+#: The pauses between two checks of a move that cannot begin. Thousands may wait, some of them for days.
 LOOKS = BackoffSettings(LOOK_S, 1.0)
 OFFLOAD_TIMEOUT_MS = 60_000
 #: Answers of the controller that prove that the consent has no effect. Errors about the broker's registration prove nothing:
-#: the controller checks it first, even when a command comes again that was carried out.
+#: the controller checks the registration first, even if it has carried out the command before.
 REFUSALS = (InvalidRequest, InvalidReplicaAssignment)
 
 
 @dataclass(slots=True)
 class Since:
-    """Times of one attempt to move a partition, None before. `open_ms`: an open transaction was first in the way. `drained_ms`:
-    new transactions are refused. `held_ms`: the log is held, or was when the attempt began."""
+    """Times of one attempt to move a partition; each is None before its event. `open_ms`: an open transaction first delayed the
+    move. `drained_ms`: the refusal of new transactions began. `held_ms`: the log was held, or the attempt began with a held
+    log."""
 
     open_ms: int | None = None
     drained_ms: int | None = None
@@ -108,12 +109,12 @@ class Moving:
                     self._work.request(found)
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
-        """Resumes a move that has begun under another leader epoch, or before this start."""
+        """Resumes a move that began under another leader epoch, or before this start."""
         self._unanswered.pop(partition, None)  # a consent under an earlier epoch is refused
         if self._placed(partition) is not None:
             self._work.request(partition)
         if partition.is_recovering and partition.log.hot.end_offset < partition.moved_end:
-            self._tiering.kick(partition)  # at once, because it serves no client before it is compared
+            self._tiering.kick(partition)  # at once, because it serves no client before it is compared with the bucket
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
         if self._unanswered.pop(partition, None) is not None:
@@ -149,7 +150,7 @@ class Moving:
         try:
             await self._until_moved(partition)
         except LogError as error:
-            if error.advice is not Advice.STOP:  # as that ends the node, without a back-off
+            if error.advice is not Advice.STOP:  # STOP ends the node, without a back-off
                 self._work.request(partition)  # runs after the back-off of the failure
             raise
         finally:
@@ -157,7 +158,7 @@ class Moving:
                 partition.release()
 
     def _may_release(self, partition: Partition) -> bool:
-        """Whether no consent can still take effect: each was refused, or the metadata have a later partition epoch."""
+        """Whether no consent can still take effect: each was refused, or the metadata has a later partition epoch."""
         named = self._unanswered.get(partition)
         if named is None:
             return True
@@ -170,17 +171,19 @@ class Moving:
     async def _until_moved(self, partition: Partition) -> None:
         since = Since()
         if partition.phase is Phase.HANDING_OVER:
-            # After an unanswered consent. Its clients do not wait for other moves.
+            # The log is still held, after an unanswered consent. Its move proceeds without a slot, so that its clients wait for
+            # no other move.
             since.held_ms = self._clock.steady_ms()
             await self._proceed(partition, since, may_drain=False)
         while (step := await self._until_ready(partition, since)) is not None:
-            # A move that refuses transactions has a slot of its own to its end, so that it does not refuse them in a queue.
+            # A move that refuses transactions keeps a drain slot to its end, so that it never refuses them while it queues for
+            # a slot.
             may_drain = step is MoveStep.DRAIN
             async with self._drain_slots if may_drain else self._slots:
                 await self._proceed(partition, since, may_drain=may_drain)
 
     async def _until_ready(self, partition: Partition, since: Since) -> MoveStep | None:
-        """The next step that is not to wait; None if the partition does not move."""
+        """Waits for the next step other than WAIT and returns it; None if the partition does not move."""
         looks = Backoff(LOOKS, self._rng)
         while self._placed(partition) is not None:
             view = self._view(partition, since)
@@ -267,7 +270,7 @@ class Moving:
             )
 
     async def _hand_over(self, partition: Partition, placed: PartitionImage) -> None:
-        """Consents to the new leader. Returns once this node's metadata have the outcome. Raises if the consent is refused or
+        """Consents to the new leader. Returns once this node's metadata has the outcome. Raises if the consent is refused or
         not answered. Usually the loss of the leadership, which is the consent's effect, cancels this call earlier."""
         broker = self._metadata.image.brokers.get(self._node_id)
         consent = HandOver(

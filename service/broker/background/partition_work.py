@@ -1,8 +1,8 @@
 """Background work on partitions: at most one task per partition, repeated if requested meanwhile, and slowed by a back-off
 after failures.
 
-A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: a limit on tasks
-other than the number of partitions. The work itself limits its use of scarce resources.
+A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Only the number of partitions
+limits the number of tasks. The work itself limits its use of scarce resources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between attempts on a partition whose work failed.
 RETRY = BackoffSettings(0.2, 15.0)
-#: Errors that are logged elsewhere: an outage of the store once for all partitions, a store that is behind with its reason.
+#: Errors that are logged elsewhere: an outage of the store is logged once for all partitions, and StoreBehind with its reason.
 _SAID = (TierUnavailable, StoreBehind)
 
 
@@ -53,7 +53,7 @@ class PartitionWork:
         return partition in self._running
 
     def request(self, partition: Partition) -> None:
-        """Schedules the work; it starts after the partition's running work."""
+        """Schedules the work. If it is running for the partition, it starts again afterwards."""
         if partition.deleted or self._closed:
             return
         if partition in self._running:

@@ -1,10 +1,10 @@
 """Applies `retention.ms` and `retention.bytes` to every partition, counted over both tiers.
 
 Log starts rise first, which frees this node's disk even while the store is unavailable. Then the manifests drop the segments
-below. A partition without expired segments costs the event loop a constant time: only its oldest segment is checked. The tier
-process plans expiry within manifest pages, one request per partition.
+below the new log starts. A partition without expired segments costs the event loop a constant time: only its oldest segment is
+checked. The tier process plans expiry within manifest pages, one request per partition.
 
-Not promised: that all expired segments are removed at once. If the store or the disk refuses, the next round plans it again.
+Expired segments may stay for a while: if the store or the disk refuses, the next round plans the removal again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Retention:
         return plans
 
     async def _plan_if_due(self, partition: Partition, *, store_is_away: bool) -> RetentionPlan | None:
-        """None if nothing has expired, or if the plan needs pages and the store is away."""
+        """None if nothing has expired, or if the plan needs pages and the store is unavailable."""
         if self.keeps_all(partition):
             self._log_resumed(partition)
             return None

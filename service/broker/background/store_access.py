@@ -86,7 +86,7 @@ class StoreAccess:
 
     @property
     def is_open(self) -> bool:
-        """Whether this start has claimed the store, and neither the store nor the metadata show a state before the claim."""
+        """Whether this start has claimed the store, and neither the store nor the metadata shows a state before the claim."""
         if self.writer is None or self.behind is not None:
             return False
         return self._metadata.image.incarnation >= (self.writer.incarnation or 0)
@@ -102,7 +102,7 @@ class StoreAccess:
         return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
-        """Returns when this start has claimed the store. FencedWriter or StoreRefused if the node must not use it."""
+        """Returns when this start has claimed the store. Raises FencedWriter or StoreRefused if the node must not use it."""
         self._metadata.subscribe(self._changed)
         backoff = Backoff(PROBE_BACKOFF, self._rng)
         while self.writer is None:
@@ -143,7 +143,7 @@ class StoreAccess:
         self._opened()
 
     async def store_ms(self) -> int:
-        """The store's clock (ms since 1970). TierUnavailable if it has not been opened, or does not answer."""
+        """The store's clock (ms since 1970). Raises TierUnavailable if the store has not been opened, or does not answer."""
         if self.writer is None:
             raise TierUnavailable("the store has not been opened yet; retry")
         return await self.client.ask(ReadStoreTime(f"{self._metadata.image.cluster_id}/"))
@@ -158,8 +158,8 @@ class StoreAccess:
 
     # --- while the node runs ------------------------------------------------------------------------------------------
     async def tick(self) -> None:
-        """Checks `cluster.json` when due: once per day or grace, and at each call while it is behind. Raises FencedWriter if
-        another start has claimed the cluster."""
+        """Checks `cluster.json` when due: once per day or grace, and at each call while the store is behind. Raises
+        FencedWriter if another start has claimed the cluster."""
         pause_s = min(LONGEST_LOOK_PAUSE_S, self._grace_ms() / 1000)
         if self.writer is None or (self.behind is None and self._clock.monotonic() - self._looked_at < pause_s):
             return
@@ -178,6 +178,8 @@ class StoreAccess:
         """Compares the store's current `cluster.json` with this start's claim."""
         image = self._metadata.image
         found = await self.client.ask(ShownCluster(image.cluster_id))
+        if self._metadata.image.incarnation != image.incarnation:
+            return  # the answer may be older than the new claim, and the next tick looks again
         try:
             self._claim.check(found)
         except StoreBehind as error:
@@ -192,8 +194,8 @@ class StoreAccess:
 
     async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
         """Rewrites `cluster.json` if the store has none, or an older one than this directory has held. Returns the report and
-        the incarnation written, 0 if none was. The incarnation is never below one that the bucket shows. TierUnavailable if
-        the store has not answered since the start."""
+        the incarnation written, 0 if none was. The incarnation is never below one that the bucket shows. Raises TierUnavailable
+        if the store has not answered since the start."""
         image, claim = self._metadata.image, self._claim
         if not isinstance(claim, OwnClaim):
             return RepairReport(refused=ASK_THE_CONTROLLER), 0
@@ -201,7 +203,7 @@ class StoreAccess:
             return RepairReport(refused=refused), 0
         found = await self.client.ask(ShownCluster(image.cluster_id))
         if apply and self.writer is None and self.behind is None:
-            raise TierUnavailable("the object store has not answered yet, or the node is new there; retry")
+            raise TierUnavailable("the object store has not answered yet, or this node has not claimed it; retry")
         try:
             claim.check(found)
             return RepairReport(), 0

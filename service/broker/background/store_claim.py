@@ -2,7 +2,7 @@
 
 `cluster.json` has one incarnation for the whole cluster. The node with the cluster's controller claims the next number by a
 compare-and-swap (`OwnClaim`). A broker of that controller claims nothing: it writes under the incarnation that the controller
-has confirmed in the metadata, once it has seen the same number in its own store (`ClusterClaim`). So all brokers of a cluster
+has confirmed in the metadata, after it has seen the same number in its own store (`ClusterClaim`). So all brokers of a cluster
 write to one bucket, and a take-over fences all of them.
 
 Invariants: no claim replaces a number that the directory does not know; a broker that knows a higher number than the store
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from service.broker.background.older_copy import check_not_older
+from service.broker.background.older_copy import check_snapshot, check_topics
 from service.metadata.commands import ClaimIncarnation, ConfirmIncarnation
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
@@ -37,14 +37,14 @@ class StoreClaim(Protocol):
         """Returns the incarnation under which this start writes. Raises the errors of `check` and those of the store."""
 
     def check(self, found: ClusterState | None) -> None:
-        """Compares `found`, the store's `cluster.json` or None without one, with this claim. StoreBehind if the store went
-        backwards, FencedWriter if another start holds the cluster, TierUnavailable if this broker's metadata do not have the
-        store's claim yet."""
+        """Compares `found`, the store's `cluster.json` or None without one, with this claim. Raises StoreBehind if the store
+        went backwards, FencedWriter if another start holds the cluster, TierUnavailable if this broker's metadata does not have
+        the store's claim yet."""
 
 
 class OwnClaim:
     """The claim of a node with a controller. `may_be_copy()` tells whether the directory may be an older copy. If it may, its
-    metadata are compared with the bucket before the claim."""
+    metadata is compared with the bucket's topics before the claim."""
 
     writes_cluster = True
 
@@ -69,8 +69,9 @@ class OwnClaim:
         cluster_id = self._metadata.image.cluster_id
         found = await client.ask(ShownCluster(cluster_id))
         number = settle(found, self._metadata.image, self._directory_id)
+        await check_snapshot(client, self._metadata, number)
         if self._may_be_copy():
-            await check_not_older(client, self._metadata.image)
+            await check_topics(client, self._metadata.image)
         start_id = await self.noted(number + 1)
         incarnation = await client.ask(OpenCluster(cluster_id, self.holder(start_id), number))
         await self._controller.execute(ConfirmIncarnation(incarnation, start_id))
@@ -78,7 +79,7 @@ class OwnClaim:
 
     async def noted(self, incarnation: int) -> bytes:
         """Records a claim of that number in the metadata before the compare-and-swap, and returns its start id. So the claim is
-        recognized if the store's answer is lost."""
+        recognized even if the store's answer is lost."""
         start_id = self._rng.token(16)
         await self._controller.execute(ClaimIncarnation(self._node_id, incarnation, start_id))
         return start_id
@@ -103,7 +104,10 @@ class ClusterClaim:
         image = self._metadata.image
         if image.incarnation == 0:
             raise TierUnavailable("the controller has not opened the store yet: its log says why")
-        self.check(await client.ask(ShownCluster(image.cluster_id)))
+        found = await client.ask(ShownCluster(image.cluster_id))
+        if self._metadata.image.incarnation != image.incarnation:  # the answer may be older than the new claim
+            raise TierUnavailable("the controller has claimed the store again meanwhile")
+        self.check(found)
         return image.incarnation
 
     def check(self, found: ClusterState | None) -> None:
@@ -125,10 +129,10 @@ def settles(found: ClusterState, image: MetadataImage) -> bool:
 
 
 def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
-    """The incarnation that the compare-and-swap expects: this directory's own, or one that an earlier start claimed and whose
-    answer was lost. FencedWriter if the bucket has a higher one, an equal one of another start, or a lower one with which
-    another directory took the cluster over. StoreBehind if it has any other lower one, or has none although this directory
-    has held one."""
+    """The incarnation that the compare-and-swap expects: this directory's own, or that of an earlier start's claim whose answer
+    was lost. Raises FencedWriter if the bucket has a higher incarnation, an equal one of another start, or a lower one with
+    which another directory took the cluster over. Raises StoreBehind if it has any other lower incarnation, or has none
+    although this directory has held one."""
     number = found.incarnation if found is not None else 0
     if found is not None and settles(found, image):
         return number

@@ -10,8 +10,8 @@ thousand objects, plus one listing of unfinished uploads.
 Invariants: a round that the store interrupts continues where it stopped. A partition that fails, or whose keys are too young
 to judge, is examined again from the same point and delays no other partition.
 
-Not promised: that a manifest that went backwards or was removed is noticed before the next listing or the next use; that
-progress survives a restart.
+A manifest that went backwards or was removed is noticed only by the next listing or the next use. A restart loses the progress
+of a listing.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Sweeping:
 
     # --- one partition ----------------------------------------------------------------------------------------------
     async def _sweep(self, partition: Partition, listed: tuple[Listed, ...], *, must_exist: bool = False) -> bool:
-        """Sweeps one partition. Returns False if it has to be swept again: that failed, or some objects are too young to
+        """Sweeps one partition. Returns False if it has to be swept again: the sweep failed, or some objects are too young to
         judge."""
         assert self._client is not None
         assert self._access is not None

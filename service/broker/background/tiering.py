@@ -1,11 +1,11 @@
 """Offloads the partitions' closed segments to the bucket, and evicts the local copies afterwards.
 
 Order for each segment: fsync; upload, verify and commit (in the tier process); save the manifest locally and sync it; only then
-evict. A failed step is planned again from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
-work, each at most once at a time. Offloads are bounded across the node. Local retention flushes closed segments and deletes
-those below log start; it does not need the store.
+evict. A failed step is planned again from the newest manifest; a fenced writer ends the node. A partition has at most one task
+of offloading and one of local retention. Offloads are bounded across the node. Local retention flushes closed segments and
+deletes those below log start; it does not need the store.
 
-Not promised: that an offload starts at once. A partition waits its turn, and all wait while the store is unavailable.
+An offload may start late: a partition waits its turn, and all wait while the store is unavailable.
 """
 
 from __future__ import annotations
@@ -25,22 +25,17 @@ from service.broker.background.flusher import Flusher
 from service.broker.background.lineage import StoreLineage
 from service.broker.background.partition_work import PartitionWork
 from service.broker.background.store_access import StoreAccess
-from service.broker.background.tiering_policy import TieringPolicy
+from service.broker.background.tiering_policy import LONGEST_PAUSE_MS, TieringPolicy
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
-from service.broker.partition.leading import reconcile
+from service.broker.partition.leading import has_to_arrive, reconcile
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Phase
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Manifest, ManifestWriter
 from storage_tiers.cold.process.operations import Claim, Extend, LoadManifest, RaiseLogStart
 from storage_tiers.cold.segments.offloader import ExtendJob
-from storage_tiers.errors import (
-    InvalidRequest,
-    LogError,
-    StorageError,
-    TierCorrupt,
-    TierUnavailable,
-)
+from storage_tiers.errors import InvalidRequest, LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.snapshots import is_sound
@@ -54,13 +49,10 @@ log = logging.getLogger(__name__)
 CONCURRENT_PARTITIONS = 4
 #: Partitions in local retention at the same time: each costs the event loop little, and the disk much more.
 CONCURRENT_LOCAL_RETENTION = 16
-#: Bounds of the pause between two checks of an idle partition, in ms.
-SHORTEST_PAUSE_MS = 100
-LONGEST_PAUSE_MS = 30_000
 
 
 class Tiering:
-    """`access` is None on a node without a store: then nothing is tiered and eviction is by log start."""
+    """`access` is None on a node without a store. Then nothing is tiered, and only segments below log start are evicted."""
 
     def __init__(
         self,
@@ -132,7 +124,7 @@ class Tiering:
                 partition.tier_due_ms = now.steady_ms + LONGEST_PAUSE_MS
 
     def _request_due(self, partition: Partition, now: Now) -> None:
-        partition.tier_due_ms = now.steady_ms + self._pause_ms(partition)
+        partition.tier_due_ms = now.steady_ms + self._policy.pause_ms(partition)
         if partition not in self._local_retention and self._evictions(partition, now):
             partition.tier_due_ms = 0
             self._local_retention.request(partition)
@@ -141,14 +133,6 @@ class Tiering:
         elif self._has_to_offload(partition, now):
             partition.tier_due_ms = 0
             self._offloading.request(partition)
-
-    def _pause_ms(self, partition: Partition) -> int:
-        """The pause until the clock alone can matter: a tenth of the shortest relevant age."""
-        settings = partition.log.hot.settings
-        ages = [settings.segment_ms, self._policy.max_lag_ms(partition.partition.topic)]
-        if settings.local_retention_ms >= 0:
-            ages.append(settings.local_retention_ms)
-        return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
     def _has_to_offload(self, partition: Partition, now: Now) -> bool:
         if self._is_open and (partition.is_recovering or partition in self.lineage or _shows_deleted(partition)):
@@ -166,12 +150,11 @@ class Tiering:
 
     # --- what ---------------------------------------------------------------------------------------------------------
     @property
-    def _is_open(self) -> bool:
-        """Whether this start may write to the store."""
+    def _is_open(self) -> bool:  # whether this start may write to the store
         return self._access is not None and self._access.is_open
 
     def has_compared(self, partition: Partition) -> bool:
-        """Whether this start has read the store's own manifest. Nothing is committed before."""
+        """Whether this start has read the store's own manifest. Nothing is committed before that."""
         return partition in self._compared
 
     def is_tiered(self, partition: Partition) -> bool:
@@ -196,8 +179,8 @@ class Tiering:
         )
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
-        """Returns the ends of the evictable local segments, in order, up to log start or the end that this start's store has
-        shown. Returns none while the store shows less than was seen, because the local copy may be the only one."""
+        """Returns the ends of the evictable local segments, in order: those below log start, and those in the manifest if this
+        start has read it. Returns none while the store shows less than was seen: the local copy may be the only one."""
         if partition in self.lineage or not partition.leads:
             return []
         hot, tier = partition.log.hot, partition.log.tier
@@ -224,23 +207,33 @@ class Tiering:
 
     async def _offload(self, partition: Partition) -> None:
         wanted = self.is_tiered(partition) or partition.log.tier is not None or partition.is_recovering
-        if not self._is_open or not partition.leads or not (wanted or self._must_claim(partition)):
+        if not (self._is_open and partition.leads and (wanted or self._must_claim(partition))):
             return
         async with self._slots:
             if partition not in self._compared or partition.is_recovering:
                 await self._compare(partition)
         # One segment per turn: partitions with long queues must not starve others.
         while await self._in_turn(partition):
-            pass
+            # The delay takes no slot, because other partitions may be free to offload.
+            while (delay_s := self._delay_s(partition)) > 0:
+                await self._clock.sleep(delay_s)
 
     async def _in_turn(self, partition: Partition) -> bool:
-        """Offloads the next segment. False once there is none and the manifest hides all records deleted here."""
+        """Offloads the next segment unless quotas delay it. If there is none, hides deleted records and returns False."""
         async with self._slots:
             if (offload := self._next_offload(partition)) is not None:
-                await self._offload_segment(partition, offload)
+                if self._delay_s(partition) == 0:
+                    await self._offload_segment(partition, offload)
                 return True
             await self._hide_deleted(partition)
             return False
+
+    def _delay_s(self, partition: Partition) -> float:
+        """Seconds by which the quotas delay the partition's next offload; 0 for a held log."""
+        if partition.phase is Phase.HANDING_OVER:
+            return 0.0
+        moves = self._policy.is_throttled_move(partition.partition)
+        return self._policy.quotas.delay_s(self._clock.monotonic(), moves=moves)
 
     def _next_offload(self, partition: Partition) -> Offload | None:
         plan = self._plan(partition, self._policy.now())
@@ -256,9 +249,12 @@ class Tiering:
     async def _compare(self, partition: Partition) -> None:
         """Reads the store's own manifest, before the first commit of this start."""
         await self._policy.publish(partition.partition.topic)
-        manifest = await self._load(partition)
-        if self._policy.may_be_copy():
-            # Needed even if nothing is tiered: tiering may be switched on later in both directories.
+        manifest = await self.load(partition)
+        arrives = has_to_arrive(partition) and manifest is not None and manifest.end >= partition.moved_end
+        is_outrun = manifest is not None and manifest.leader_epoch > partition.state.leader_epoch
+        # A possible copy is claimed even if nothing is tiered: tiering may be switched on later in both directories. A node
+        # with metadata from before a move must not commit, nor lead without the records that follow: its claim is refused.
+        if arrives or is_outrun or self._policy.may_be_copy():
             await self._claim(partition, manifest)
         self.lineage.caught_up(partition)
         await reconcile(partition)
@@ -266,17 +262,16 @@ class Tiering:
         self._local_retention.request(partition)
 
     def _must_claim(self, partition: Partition) -> bool:
-        """Whether the partition must be claimed, even if this node leads it already: the directory may be a copy."""
+        """Whether the manifest must be claimed, even if nothing is offloaded, because the directory may be a copy."""
         return self._is_open and self._policy.may_be_copy() and partition not in self._compared
 
     async def _claim(self, partition: Partition, manifest: Manifest | None) -> None:
-        """Commits this start's incarnation. `cluster.json` alone does not stop a running node: the original of a copied
-        directory would keep extending the manifest, and the copy's acknowledged records would be discarded in its favour."""
+        """Commits this start's incarnation and the leader epoch. `cluster.json` alone does not stop a running node: the
+        original of a copied directory would keep extending the manifest, and the copy's records would be discarded."""
         assert self._client is not None
-        writer = self._writer()
-        if manifest is not None and manifest.incarnation == writer.incarnation:
+        writer, before, epoch = self._writer(), partition.log.tier, partition.state.leader_epoch
+        if manifest is not None and (manifest.incarnation, manifest.leader_epoch) == (writer.incarnation, epoch):
             return
-        before, epoch = partition.log.tier, partition.state.leader_epoch
         with self.lineage.asking(partition) as seen:
             claimed = await self._client.ask(Claim(partition.ids, writer, epoch, seen))
         say_committed(partition, claimed, before)
@@ -284,12 +279,12 @@ class Tiering:
 
     async def reload(self, partition: Partition) -> Manifest:
         """Reads and accepts the store's own manifest. Raises TierCorrupt if there is none and none was seen."""
-        manifest = await self._load(partition)
+        manifest = await self.load(partition)
         if manifest is None:
             raise TierCorrupt(f"the manifest of {partition.partition} is gone from the bucket; run `tidelog fsck`")
         return manifest
 
-    async def _load(self, partition: Partition) -> Manifest | None:
+    async def load(self, partition: Partition) -> Manifest | None:
         assert self._client is not None
         with self.lineage.asking(partition) as seen:
             manifest = await self._client.ask(LoadManifest(partition.ids, self._writer(), seen))
@@ -307,8 +302,8 @@ class Tiering:
             raise StorageError(
                 f"{partition.partition}: [{offload.start}, {offload.end}) has no batch; see `tidelog log dump {hot.directory}`"
             )
-        snapshot = await self._producers(hot, source.end_offset)
-        # Segments may have been swapped meanwhile; from here to the extension they are not.
+        snapshot, batches = await self._producers(hot, source.end_offset)
+        # Segments may have been swapped meanwhile; none is swapped from here until the extension ends.
         if all(segment.end != offload.end for segment in hot.segments()):
             return  # a longer segment has replaced them: the next turn plans it
         source = hot.reader.offload_source(offload.start, offload.end) or source
@@ -324,6 +319,7 @@ class Tiering:
             producer_snapshot=snapshot,
             aborted=tuple(hot.reader.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
+            producer_batches=batches,
         )
         with self.extensions.under_way(partition, job):
             manifest = await self._extend(partition, job)
@@ -339,6 +335,7 @@ class Tiering:
         assert self._client is not None
         began, before = self._clock.monotonic(), partition.log.tier
         partition.counts.offloads += 1
+        self._policy.quotas.count(job.length, began, moves=self._policy.is_throttled_move(partition.partition))
         try:
             async with sendable(job) as sent:
                 with self.lineage.asking(partition) as seen:
@@ -349,29 +346,28 @@ class Tiering:
         if manifest.end >= job.end:
             partition.counts.offloaded_bytes += job.length
             took_ms = round((self._clock.monotonic() - began) * 1000)
-            key, length = partition.partition, job.length
             events.info(
                 log,
                 "offload.finished",
-                partition=key,
+                partition=partition.partition,
                 base_offset=job.base,
                 end_offset=job.end,
-                bytes=length,
+                bytes=job.length,
                 ms=took_ms,
             )
         say_committed(partition, manifest, before)
         await self.accept(partition, manifest)
         return manifest
 
-    async def _producers(self, hot: HotLog, end: int) -> str:
-        """Returns the path of a file with the producers at exactly `end`. Flushing has usually written the file."""
-        path = hot.reader.snapshot_path(end)
-        if not await asyncio.get_running_loop().run_in_executor(None, is_sound, path):
+    async def _producers(self, hot: HotLog, end: int) -> tuple[str, str]:
+        """Returns the paths of the files with the producers at exactly `end`. Flushing has usually written them."""
+        paths = hot.reader.snapshot_paths(end)
+        if not await asyncio.get_running_loop().run_in_executor(None, is_sound, *paths, end):
             hot.reader.write_snapshot(end)
-        return path
+        return paths
 
     async def _hide_deleted(self, partition: Partition) -> None:
-        """Raises the manifest's log start if it still shows records deleted here, perhaps since a segment was offloaded."""
+        """Raises the manifest's log start if the manifest still shows records deleted here, as it may after an offload."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
             before = partition.log.tier
@@ -389,8 +385,8 @@ class Tiering:
         self._notify()
 
     async def current_manifest(self, partition: Partition) -> Manifest:
-        """The current manifest, read from the copy beside the segments. If the disk has lost or changed that, it is read from
-        the store and saved again. TierUnavailable while neither has it."""
+        """The current manifest, read from the copy beside the segments. If the disk has lost or changed the copy, the manifest
+        is read from the store and saved again. Raises TierUnavailable while neither has it."""
         manifest = await self._manifests.current(partition)
         if manifest is None:
             manifest = await self.reload(partition)
@@ -399,11 +395,11 @@ class Tiering:
         return manifest
 
     async def _evict(self, partition: Partition) -> None:
-        """Evicts segments below log start at once, offloaded ones only once the store has shown them in this start."""
+        """Evicts segments below log start at once, and offloaded ones after a read of the store's manifest."""
         log_start, ends = partition.log.hot.log_start_offset, self._evictions(partition, self._policy.now())
         await evict(partition, [end for end in ends if end <= log_start])
         if any(end > log_start for end in ends):
-            await self._load(partition)
+            await self.load(partition)
             ends = self._evictions(partition, self._policy.now())
             await evict(partition, itertools.takewhile(lambda _: partition not in self.lineage, ends))
 

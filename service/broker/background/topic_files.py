@@ -2,9 +2,9 @@
 
 Deleting a topic: the metadata marks its id; `topic.json` is set to deleted while it still names that id; each partition's
 manifest gets its terminal commit; the objects are swept past the grace; then the metadata forgets the id. Every step may be
-repeated, and is repeated at every start until done.
+repeated, and is repeated at every start until the deletion is complete.
 
-Invariant: each name has at most one write under way, and a topic is live when its write begins: a delayed write cannot
+Invariant: each name has at most one write under way, and a topic is live when its write begins. So a delayed write cannot
 restore an id that was deleted meanwhile.
 
 Work is proportional to changes: topics that the metadata has touched stay in a queue until the bucket agrees. If the store
@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
 from service.broker.background.store_access import ASK_THE_CONTROLLER, StoreAccess
+from service.metadata.command_codec import MAX_TOPIC_FILES
 from service.metadata.commands import ForgetTopic, TopicFilesSeen
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
@@ -72,10 +73,11 @@ class TopicFiles:
         self._grace_ms = grace_ms
         self._clock = clock
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
-        #: The revision of each live topic's file as the store showed it; a round ends by saving new ones in the metadata.
+        #: The revision of each live topic's file as the store showed it. Each round saves new revisions in the metadata at its
+        #: end.
         self._revisions: dict[TopicId, int] = dict(metadata.image.topic_files)
         self._unsaved: set[TopicId] = set()
-        #: For deleted topics whose manifests are all terminated: the time (ms) of the last one.
+        #: For deleted topics whose manifests are all marked as deleted: the time (ms since 1970) of the last of these commits.
         self._terminated: dict[TopicId, int] = {}
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
@@ -114,10 +116,13 @@ class TopicFiles:
 
     async def _save_revisions(self) -> None:
         """Saves the revisions for later starts to compare with."""
-        seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved}
-        if seen:
+        unsaved = list(self._unsaved)
+        for first in range(0, len(unsaved), MAX_TOPIC_FILES):
+            # A topic may be forgotten while an earlier part is saved.
+            part = [topic_id for topic_id in unsaved[first : first + MAX_TOPIC_FILES] if topic_id in self._unsaved]
+            seen = {topic_id: self._revisions[topic_id] for topic_id in part}
             await self._controller.execute(TopicFilesSeen(seen))
-            # Only after the save, because the disk may refuse it. Revisions shown meanwhile stay unsaved.
+            # Removed only after the save, because the disk may refuse it. Revisions shown meanwhile stay unsaved.
             self._unsaved -= {
                 topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
             }
@@ -145,8 +150,8 @@ class TopicFiles:
         return since_ms is not None and since_ms + self._grace_ms() <= self._clock.unix_ms()
 
     async def publish_now(self, name: str) -> None:
-        """Returns once `topic.json` names the topic, if it is live. TierUnavailable until the controller of another process has
-        published it."""
+        """Returns once `topic.json` names the topic, if it is live. Raises TierUnavailable until the controller of another
+        process has published it."""
         topic = self._metadata.image.topic(name)
         if topic is None:
             return
@@ -249,7 +254,7 @@ class TopicFiles:
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
     async def _delete_partitions(self, doomed: DeletingTopic) -> None:
-        """Marks every manifest as deleted. One that is marked already is not written, unless the store went backwards."""
+        """Marks every manifest as deleted. A marked manifest is not written again, unless the store went backwards."""
         client, writer = self._store()
         manifests = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
         self._terminated[doomed.topic_id] = max((manifest.committed_at for manifest in manifests), default=0)
@@ -301,7 +306,7 @@ class TopicFiles:
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
     async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:
-        """Runs `work`. Returns its error if that is retriable, and raises an error that ends the node."""
+        """Runs `work`. Returns its error, or None. Raises an error that ends the node."""
         try:
             await work
         except LogError as error:

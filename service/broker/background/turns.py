@@ -1,7 +1,7 @@
 """Walks over all partitions of a node: in slices that delay no request, and in a fair order if a round may end early.
 
 Invariant: the item with which a round ended comes last in the next one. So a slow or failing item never starves the others.
-Not promised: that an item of a later slice still exists, because other tasks run between two slices.
+An item of a later slice may not exist any longer, because other tasks run between two slices.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ class DiskRoom(Protocol):
     def no_room(self) -> StorageError | None: ...
 
     def look(self) -> None:
-        """Checks the disk now. OSError if it does not answer."""
+        """Checks the disk now. Raises OSError if it does not answer."""
 
 
 class PartitionLog:
-    """The log of one coordinator. NotCoordinator if this node does not lead the partition, CoordinatorNotAvailable while the
-    disk has no room for its records."""
+    """The log of one coordinator. Raises NotCoordinator if this node does not lead the partition, CoordinatorNotAvailable while
+    the disk has no room for its records."""
 
     def __init__(self, partition: Partition, disk: DiskRoom | None = None, writing: WriteSettings = PLAIN) -> None:
         """Without a disk guard, no record is refused for lack of room."""
@@ -51,13 +51,14 @@ class PartitionLog:
 
     @property
     def no_room(self) -> LogError | None:
-        """The error while no record can be written. A failed disk counts as full, as does a partition that is handed over. So
-        the shard keeps its state instead of being loaded again at every request."""
+        """The error while no record can be written. A failed disk counts as full, as does a partition that is being handed
+        over. So the shard keeps its state instead of being loaded again at every request."""
         partition = self._partition
-        if partition.write_error is not None and partition.life.is_failed:
-            return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
-        if partition.phase is Phase.HANDING_OVER:
-            return CoordinatorNotAvailable(f"{partition.partition} moves to another broker; retry")
+        if partition.write_error is not None:
+            if partition.life.is_failed:
+                return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
+            if partition.phase is Phase.HANDING_OVER:
+                return CoordinatorNotAvailable(f"{partition.partition} moves to another broker; retry")
         why = None if self._disk is None else self._disk.no_room
         return None if why is None else CoordinatorNotAvailable(f"{partition.partition}: {why}")
 
@@ -91,8 +92,8 @@ class PartitionLog:
         partition = self._partition
         partition.check_readable()
         if partition.is_recovering:
-            # Clients may read an older copy of their own records. A coordinator must not load one, because it would let groups
-            # skip records.
+            # Clients may read an older copy of their own records. A coordinator must not load an older copy, because groups
+            # would then skip records.
             partition.check_writable()
         offset = partition.log.log_start_offset
         while offset < (end := self._end):
@@ -134,4 +135,4 @@ def _release(slices: list[FileSlice], reading: asyncio.Future[bytes]) -> None:
     for piece in slices:
         piece.file.release()
     if not reading.cancelled():
-        reading.exception()  # marks it as retrieved: the reader may have been cancelled
+        reading.exception()  # marks the exception as retrieved, because the reader may have been cancelled

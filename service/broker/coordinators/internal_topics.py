@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.topics import NewTopic
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.record_fields import MAX_STRING_BYTES
-from service.coordination.runtime import partition_of
 from service.metadata.commands import CreateTopic
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
@@ -32,6 +32,7 @@ from storage_tiers.errors import InvalidRequest, LogError, TopicExists
 
 if TYPE_CHECKING:
     from service.configs.values import BrokerConfigs
+    from service.metadata.image import MetadataImage
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def _transactions_topic(broker: BrokerConfigs) -> NewTopic:
 
 
 class InternalTopic:
-    """`wanted` describes the topic for its creation."""
+    """`wanted()` describes the topic to create."""
 
     def __init__(self, metadata: Metadata, controller: Commands, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
         self._metadata = metadata
@@ -68,18 +69,26 @@ class InternalTopic:
         self._wanted = wanted
         self.name = wanted().name
         self._creating: asyncio.Task[None] | None = None
+        #: The last image in which a partition was looked up, and the topic's number of partitions in it, 0 without the topic.
+        #: Every request of a group or of a transactional id asks.
+        self._seen: MetadataImage | None = None
+        self._partitions = 0
 
     def partition_of(self, key: str) -> int | None:
-        """The partition that keeps `key`; None while the topic does not exist. InvalidRequest for a key that no record can
-        hold."""
+        """The partition that keeps `key`; None while the topic does not exist. Raises InvalidRequest for a key that no record
+        can hold."""
         if len(key) > SHORT_KEY:
             check_key(key)
-        topic = self._metadata.image.topic(self.name)
-        return None if topic is None else partition_of(key, len(topic.partitions))
+        image = self._metadata.image
+        if image is not self._seen:
+            topic = image.topic(self.name)
+            self._seen, self._partitions = image, 0 if topic is None else len(topic.partitions)
+        return partition_of(key, self._partitions) if self._partitions else None
 
     async def coordinator(self, key: str) -> int:
-        """Returns the id of the broker that leads the partition of `key`. Begins to create the topic if it is missing. Raises
-        CoordinatorNotAvailable until a broker leads the partition, and InvalidRequest for a key that no record can hold."""
+        """Returns the id of the broker that leads the partition of `key`. Starts the creation of the topic if it is missing.
+        Raises CoordinatorNotAvailable until a broker leads the partition, and InvalidRequest for a key that no record can
+        hold."""
         check_key(key)
         topic = self._metadata.image.topic(self.name)
         if topic is None:
@@ -118,6 +127,7 @@ class InternalTopic:
 
 
 def check_key(key: str) -> None:
-    """InvalidRequest for an id of a group or a transaction that is too long for a record's key. gRPC can carry such ids."""
+    """Raises InvalidRequest for an id of a group or a transaction that is too long for a record's key. gRPC can carry such
+    ids."""
     if len(key) > SHORT_KEY and (size := len(key.encode())) > MAX_STRING_BYTES:
         raise InvalidRequest(f"an id of {size} bytes cannot be kept; at most {MAX_STRING_BYTES} are allowed")

@@ -1,7 +1,7 @@
 """Loads a coordinator when this node gains the leadership of its partition, and unloads it when the leadership is lost.
 
-When the bucket's log replaces that of a led partition, its coordinator is loaded again. A later leader epoch of a partition
-that is led already changes nothing, because the log is the same.
+If the bucket's log replaces the local log of a led partition, the partition's coordinator is loaded again. A later leader epoch
+of a partition that this node already leads changes nothing, because the log is the same.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from service.broker.coordinators.coordinator_log import DiskRoom, PartitionLog
 from service.broker.partition.partition import Partition
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.ports import PLAIN, WriteSettings
-from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import LogError
 
 

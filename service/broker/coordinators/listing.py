@@ -1,7 +1,7 @@
 """Collects a list from all shards of a coordinator, in slices of the event loop's time.
 
-A node may have millions of groups. The list is not a snapshot: a group that is created or removed meanwhile may be in it or
-not. Kafka, too, queries one shard after another.
+A node may have millions of groups. The list is not a snapshot: a group that is created or removed meanwhile may or may not be
+listed. Kafka, too, queries one shard after another.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from grpc_api.contract.coordinator_errors import NotCoordinator
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.ports import Shard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Turn
 
@@ -37,7 +38,7 @@ async def listed(
 
 
 async def lower_case(names: Iterable[str], turn: Turn) -> frozenset[str]:
-    """The names of a case-insensitive filter. A client may send tens of thousands."""
+    """Returns the names of a case-insensitive filter in lower case. A client may send tens of thousands of names."""
     made = set()
     for at, name in enumerate(names):
         made.add(name.lower())
@@ -49,7 +50,8 @@ async def lower_case(names: Iterable[str], turn: Turn) -> frozenset[str]:
 async def _add_rows(
     host: ShardHost[State], shares: Callable[[State], Iterator[Sequence[Row]]], turn: Turn, rows: list[Row]
 ) -> LogError | None:
-    """Adds the rows of one shard. Returns the error that ended them early, None if the shard is lost."""
+    """Adds the rows of one shard. Returns the error that ended the list early; None if the shard is lost or cannot be
+    loaded."""
     try:
         for share in host.look(shares):
             rows += share

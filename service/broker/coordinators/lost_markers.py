@@ -1,11 +1,11 @@
-"""Writes markers again that partitions of this node have lost with a disk, while the coordinator still knows their outcome.
+"""Restores transaction markers that partitions of this node lost with a disk, while the coordinator still knows the outcome.
 
 After the loss of its newest records, a partition may have an open transaction that its coordinator has completed. No marker
 follows, and readers of committed records stop there. Until the marker is restored, the producer's next transaction cannot write
 to the partition (`ProducerStateManager.check_decided`).
 
-Invariant: a marker is written only for the transaction that it ended: `LastOutcomes` names the transaction, and a partition
-refuses the marker of an earlier one. Not promised: markers of transactions whose outcome `LastOutcomes` does not know.
+Invariant: a marker is written only for the transaction that it ended. `LastOutcomes` names the transaction, and a partition
+refuses the marker of an earlier one. Markers of transactions whose outcome `LastOutcomes` does not know are not restored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.coordinators.transaction_markers import TransactionMarkers
 from service.broker.partition.partitions import Partitions
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.coordinator_runtime import CoordinatorRuntime
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import OpenTransactions
 from storage_tiers import events
@@ -41,13 +42,13 @@ class LostMarkers:
     async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
         opened = await self._open()
         async for (host,) in slices(tuple(runtime.hosts.values()) if opened else (), 1):
-            with contextlib.suppress(LogError):  # the shard is being loaded again, or another node has it
+            with contextlib.suppress(LogError):  # the shard is being loaded again, or another node leads its partition
                 await self._restore(host, opened)
 
     async def _restore(self, host: ShardHost[TransactionShard], opened: OpenTransactions) -> None:
-        """Restores the lost markers of one shard. If a partition refuses its marker, the next round tries again. No marker is
-        lost if the transaction has ended since the round began: the coordinator completes it once all its markers are
-        committed."""
+        """Restores the lost markers of one shard. If a partition refuses its marker, the next round tries again. A transaction
+        that has ended since the round began has lost no marker, because the coordinator completes a transaction only after all
+        its markers are committed."""
         for found in host.look(lambda shard: shard.outcomes.lost(opened)):
             markers = found._replace(partitions=[each for each in found.partitions if self._is_open(each, found)])
             refused = {each for each, _ in await self._markers.write_once(markers, self._epoch_of(host.partition))}

@@ -7,10 +7,10 @@ a topic of that name exists again. The periodic pass finds the offsets in shards
 Invariant: an offset is removed with its topic only if that topic is known to be deleted. A topic that is merely missing
 from the metadata may come back with the newer metadata of a restored directory, and its offsets with it.
 
-Not promised: that no offset outlives its topic. If the process dies just after a deletion, an offset may stay for its
-retention. An offset beside a newer one in an open transaction stays until that transaction ends. Also not promised: that
-an offset of a new topic with the same name is kept, if its shard is loaded again before the visit. The loaded records do
-not show to which of the two topics they belong.
+An offset may outlive its topic. If the process dies just after a deletion, an offset may stay for its retention. An offset
+beside a newer one in an open transaction stays until that transaction ends. An offset of a new topic with the same name may be
+removed if its shard is loaded again before the visit, because the loaded records do not show to which of the two topics they
+belong.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from weakref import ReferenceType, ref
 
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.coordinators.ports import ExistingPartitions
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import Outcome
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from service.metadata.following import Metadata
 from service.metadata.image import MetadataImage
 from service.metadata.parts import Changes
@@ -47,7 +48,8 @@ class _Shard(NamedTuple):
 
 class _Deletion(NamedTuple):
     """Partitions that were deleted in one change. `due` has the shards that may still have offsets of them, in their state at
-    that time. It has None for a shard that was loading: all records that such a shard loads are older than the deletion."""
+    that time. It has None for a shard that was loading, because all records that this shard loads are older than the
+    deletion."""
 
     partitions: Sequence[TopicPartition]
     due: dict[ShardHost[GroupShard], _Shard | None]
@@ -60,7 +62,7 @@ class _Deletion(NamedTuple):
         return then.written if then is not None and then.shard() is shard else shard.loaded_records
 
 
-#: Visits a group of a shard in steps. A step yields True if no offset is left that it should remove.
+#: Visits a group of a shard in steps. A step yields True if it has removed every offset that it should remove.
 _Visit = Callable[[ShardHost[GroupShard], str], Iterator[bool]]
 
 

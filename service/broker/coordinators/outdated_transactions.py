@@ -1,24 +1,24 @@
 """Ends transactions whose records, or whose coordinator's records, were lost with a disk.
 
 After a disk failure or a take-over a partition may end earlier than before and lack records of an open transaction. If the
-client committed the transaction, it would believe the lost records committed. So the transaction is aborted. A partition of
-`__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers have received since,
-so other partitions would refuse the epochs that it still knows. And it does not know which transactions began or ended
-since. Each of its transactional ids gets a new producer id with its next producer. The open transactions of the old
-producer ids are aborted in every partition of this node. The same holds for an id if a partition taken from the bucket
-knows a later epoch of it, because then the directory is older than the bucket.
+client committed the transaction, it would believe that the lost records are committed. So the transaction is aborted. A
+partition of `__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers have
+received after its end, so other partitions would refuse the epochs that it still knows. And it does not know which transactions
+began or ended after its end. Each of its transactional ids gets a new producer id with its next producer. The open transactions
+of the old producer ids are aborted in every partition of this node. The same holds for an id if a partition taken from the
+bucket knows a later epoch of it, because then the directory is older than the bucket.
 
 A partition may have an open transaction that its coordinator does not know, under the epoch of the id's next transaction. The
-marker of the open one is lost, and before version 2 of transactions the next marker would decide both. Such an id is fenced,
+open transaction's marker is lost, and before version 2 of transactions the next marker would decide both. The id is fenced,
 too, and the transaction stays open until an operator decides it.
 
-Invariants: when a shard decides its first request, no client can continue a transaction that had lost records by then. The
+Invariants: when a shard decides its first request, no client can continue a transaction that has already lost records. The
 notes of the losses stay until their consequences are committed in every shard. They name the shards that have committed them,
-so that such a shard does not fence its ids again while others still lack the consequences.
+so that these shards do not fence their ids again while others still lack the consequences.
 
-Not promised: that a transaction is aborted if its client ends it before the loss of its records is found; that transactions of
-producer ids unknown to the shard are aborted (`tidelog txn find-hanging` shows them); that a transaction stays open if it began
-between a loss and the next round or start.
+A transaction is not aborted if its client ends it before the loss of its records is found, or if the shard does not know its
+producer id (`tidelog txn find-hanging` shows such transactions). A transaction that began between a loss and the next round or
+start may be aborted, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.coordinator_runtime import CoordinatorRuntime
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import OpenPartitions, OpenTransactions
 from storage_tiers import events
@@ -52,9 +53,9 @@ Losses = Mapping[TopicPartition, RecoveredEnd]
 
 @dataclass(slots=True)
 class _Examined:
-    """A loaded shard, and the losses that it knows. `fenced` are the ids whose transactions are still to be ended. `settled`
-    are losses whose consequences are all committed. `seen` are the losses of the last round that examined the shard. The
-    reference is weak, so that a dropped shard frees its memory before the next one is loaded."""
+    """A loaded shard, and the losses that it knows. `fenced` are the ids whose transactions must still be ended. `settled` are
+    losses whose consequences are all committed. `seen` are the losses of the last round that examined the shard. The reference
+    is weak, so that a dropped shard frees its memory before the next one is loaded."""
 
     shard: ReferenceType[TransactionShard]
     settled: frozenset[RecoveredEnd] = frozenset()
@@ -73,8 +74,8 @@ class _Examined:
         self.undecided -= self._fence(own, lost, epochs, None)
 
     def fence_undecided(self, own: TopicPartition, open_in: OpenTransactions) -> None:
-        """Fences the ids of transactions that are `open_in` partitions and that the shard does not know. This must precede
-        the producers' next transaction there, because the partition would mistake the two for one."""
+        """Fences the ids of the transactions in `open_in` that the shard does not know. This must precede the producers' next
+        transaction there, because the partition would mistake the two for one."""
         self.undecided |= self._fence(own, _NONE, {}, open_in)
 
     def _fence(
@@ -112,7 +113,7 @@ class OutdatedTransactions:
         try:
             shard, before = host.look(_itself), self._examined.get(host)
         except LogError:
-            return  # it was dropped, and will be loaded again
+            return  # the shard was dropped, and will be loaded again
         if before is None or before.shard() is not shard:
             losses = dict(chain.from_iterable(map(_loss, self._partitions)))
             number = host.partition.partition
@@ -184,7 +185,7 @@ class OutdatedTransactions:
         left = list[str]()
         turn = self._scheduler.turn()
         try:
-            while rest and (shard := host.look(_itself)) is examined.shard():  # `loaded` examines the next one
+            while rest and (shard := host.look(_itself)) is examined.shard():  # `loaded` examines a reloaded shard
                 more = {} if rest[0] in examined.undecided else open_in
                 host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=more))
                 name = rest.popleft()

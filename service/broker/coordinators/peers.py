@@ -2,31 +2,37 @@
 
     a batch's partition here, its coordinator there  ── AddPartitions (verification, KIP-890) ──>  that broker
     a decided transaction here, its partition there  ── WriteMarkers ──────────────────────────>  that broker
+    a partition here that lost records, groups there ── LowerOffsets ──────────────────────────>  that broker
 
 Invariants: one channel for each broker's address, opened when it is first needed. If a broker does not answer, the caller gets
 a retriable error, and nothing is decided.
 
-Not promised: that a leader named here still leads. If it does not, it refuses the request, and the caller retries.
+A leader named here may lead no longer. It then refuses the request, and the caller retries.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from grpc_api.channel import NodeChannel, open_channel
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
+from grpc_api.contract.groups import LowerOffsets
 from grpc_api.contract.transactions import AddPartitions, Markers, PartitionsAdded
+from grpc_api.remote_groups import RemoteGroups
 from grpc_api.remote_transactions import RemoteTransactions
 from service.broker.appending.verification_requests import AsksCoordinator
 from service.broker.coordinators.ports import CoordinatorTopic
 from service.metadata.following import Metadata
-from service.metadata.internal_topics import TRANSACTION_STATE
+from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from service.metadata.parts import NO_LEADER
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
+#: Seconds within which a broker must answer a request to lower offsets. A later round asks it again.
+LOWER_S = 5.0
 #: The client of these requests is the broker itself.
 _BROKER = Caller("User:ANONYMOUS", "", "")
 
@@ -52,7 +58,14 @@ class Peers:
         return None if placed is None or placed.leader in (self._node_id, -1) else placed.leader
 
     def transactions(self, broker_id: int) -> RemoteTransactions:
-        """That broker's transactions. CoordinatorNotAvailable if it has registered no address."""
+        """Returns that broker's transaction service. Raises CoordinatorNotAvailable if the broker has registered no address."""
+        return RemoteTransactions(self._channel(broker_id))
+
+    def groups(self, broker_id: int) -> RemoteGroups:
+        """Returns that broker's groups. Raises CoordinatorNotAvailable if the broker has registered no address."""
+        return RemoteGroups(self._channel(broker_id))
+
+    def _channel(self, broker_id: int) -> NodeChannel:
         broker = self._metadata.image.brokers.get(broker_id)
         if broker is None or not broker.peer:
             raise CoordinatorNotAvailable(f"broker {broker_id} has no address for other brokers; retry")
@@ -62,7 +75,7 @@ class Peers:
                 self._leave(known)
             known = NodeChannel(open_channel(broker.peer), broker.peer, self._clock, self._rng)
             self._channels[broker_id] = known
-        return RemoteTransactions(known)
+        return known
 
     async def write_markers(
         self, broker_id: int, markers: Markers, coordinator_epoch: int
@@ -85,11 +98,39 @@ class Peers:
         self._channels.clear()
 
 
+class GroupCoordinators:
+    """The coordinators of the cluster's groups: the partitions of `__consumer_offsets`."""
+
+    def __init__(self, metadata: Metadata, node_id: int, peers: Peers) -> None:
+        self._metadata = metadata
+        self._node_id = node_id
+        self._peers = peers
+
+    def numbers(self) -> Collection[int]:
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        return frozenset() if topic is None else frozenset(each.index for each in topic.partitions)
+
+    def elsewhere(self) -> Mapping[int, int]:
+        """The coordinators that other brokers have, with the ids of these brokers."""
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        placed = () if topic is None else topic.partitions
+        return {each.index: each.leader for each in placed if each.leader not in (self._node_id, NO_LEADER)}
+
+    async def lower(self, broker_id: int, request: LowerOffsets) -> Collection[int]:
+        """Returns the coordinators of that broker that have lowered their offsets; none if the broker does not answer within
+        LOWER_S."""
+        try:
+            async with asyncio.timeout(LOWER_S):
+                return await self._peers.groups(broker_id).lower_offsets(request, _BROKER)
+        except (LogError, TimeoutError):
+            return ()
+
+
 class RoutedCoordinator:
-    """Routes requests to the coordinator of a transactional id. `local` is this broker's own."""
+    """Routes requests to the coordinator of a transactional id. `local` is this broker's own coordinator."""
 
     def __init__(self, local: AsksCoordinator, topic: CoordinatorTopic, peers: Peers) -> None:
-        """`topic` keeps the transactions."""
+        """`topic` is the topic that stores transactions."""
         self._local = local
         self._topic = topic
         self._peers = peers

@@ -1,31 +1,35 @@
 """Lowers committed offsets to the end of a partition that lost its newest records, by a disk failure or a take-over (which
 restores only the bucket's records). Otherwise a group that had read further would skip the next records.
 
-Invariants: only offsets that a coordinator has loaded are lowered, never one committed since. A partition stays due, even after
-restarts, until every coordinator of this node was visited and its lowered offsets are committed. A coordinator is not visited
-again for the same loss, because after another load it may have newer offsets. An offset in an open transaction is lowered once
-the transaction is committed.
+Invariants: a coordinator of this node lowers only offsets that it has loaded, never an offset committed after the load.
+Coordinators of other brokers are asked to lower offsets of earlier leader epochs (`Groups.lower_offsets`). A partition stays
+due, even after restarts, until every coordinator of the cluster was visited and its lowered offsets are committed. A
+coordinator is not visited again for the same loss, because after another load it may have newer offsets. An offset in an open
+transaction is lowered once the transaction is committed.
 
-Not promised: that no member reads its old offset in the first second, or in the second after such a transaction; that an offset
-in a transaction is lowered if the coordinator is loaded again first; that an offset committed before a coordinator's visit is
-kept if the coordinator was loaded again in between.
+A member may read its old offset in the first second, or in the second after that transaction ends. An offset in a transaction
+may stay too high if the coordinator is loaded again first. An offset committed before a coordinator's visit may be lowered if
+the coordinator was loaded again in between, or if it is another broker's and the client named no leader epoch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 from grpc_api.contract.coordinator_errors import CoordinatorRecordTooLarge
+from grpc_api.contract.groups import LostEnd, LowerOffsets
+from grpc_api.messages.log import MAX_PARTITIONS
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import forget_recovered_end, write_recovered_end
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.shard import GroupShard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from storage_tiers import events
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.turns import Turn, TurnScheduler
@@ -33,18 +37,35 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+#: The ends to which the coordinator of that number has not lowered its offsets yet.
+LeftFor = Callable[[int], Mapping[TopicPartition, int]]
+
 #: Partitions whose notes are rewritten in one round. Each needs an fsync, and the next round waits for it.
 NOTES_A_ROUND = 50
 
 
 class _PendingVisit(NamedTuple):
-    """A group that had an open transaction when it was visited. Valid for this load of the shard only. The reference is weak,
-    so that a dropped shard frees its memory."""
+    """A group that had an open transaction when it was visited. It is valid only for this load of the shard. The reference is
+    weak, so that a dropped shard frees its memory."""
 
     host: ShardHost[GroupShard]
     shard: ReferenceType[GroupShard]
     group_id: str
     ends: Mapping[TopicPartition, int]
+    epochs: Mapping[TopicPartition, int]
+
+
+class OtherCoordinators(Protocol):
+    """The coordinators of the cluster's groups (`peers.GroupCoordinators`)."""
+
+    def numbers(self) -> Collection[int]:
+        """The partitions of `__consumer_offsets`: all of the cluster's coordinators."""
+
+    def elsewhere(self) -> Mapping[int, int]:
+        """The coordinators that other brokers have now, with the ids of these brokers."""
+
+    async def lower(self, broker_id: int, request: LowerOffsets) -> Collection[int]:
+        """Returns the coordinators that have lowered their offsets; none if the broker does not answer."""
 
 
 class RecoveredOffsets:
@@ -58,17 +79,21 @@ class RecoveredOffsets:
         scheduler: TurnScheduler,
         is_settled: Callable[[RecoveredEnd], bool],
         checkpoint: Callable[[], Awaitable[None]],
+        others: OtherCoordinators,
         lacks_coordinators: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_settled` tells whether no other work needs the note of a loss. `checkpoint` writes the current ends of logs.
-        `lacks_coordinators` tells whether the hosts lack a coordinator of this node, whose partition could not be opened."""
+        `lacks_coordinators` tells whether the hosts lack a coordinator of this node because its partition could not be
+        opened."""
         self._lacks_coordinators = lacks_coordinators
         self._is_settled = is_settled
         self._checkpoint = checkpoint
+        self._others = others
         self._runtime = runtime
         self._partitions = partitions
         self._scheduler = scheduler
-        self._pending: dict[tuple[ShardHost[GroupShard], str], _PendingVisit] = {}
+        #: By group, and whether epochs decide. Without epochs all loaded offsets are lowered, so the two kinds are kept apart.
+        self._pending: dict[tuple[ShardHost[GroupShard], str, bool], _PendingVisit] = {}
         #: Groups whose offsets do not fit a record, each logged once.
         self._too_large: set[str] = set()
 
@@ -78,13 +103,20 @@ class RecoveredOffsets:
             shard = _shard(each.host)
             if shard is None or shard is not each.shard():
                 continue
-            if not self._lower(each.host, shard, each.group_id, each.ends):
+            if not self._lower(each.host, shard, each.group_id, each.ends, each.epochs):
                 self._pending[key] = each
         await self._visit_all()
 
+    async def lower(self, request: LowerOffsets) -> Collection[int]:
+        """Lowers offsets of this node's coordinators for another broker (`Groups.lower_offsets`)."""
+        hosts = {each: host for each, host in self._runtime.hosts.items() if each in request.coordinators}
+        ends = {partition: end.offset for partition, end in request.ends.items()}
+        epochs = {partition: end.leader_epoch for partition, end in request.ends.items()}
+        return await self._lower_all(hosts, lambda _: ends, epochs)
+
     async def _visit_all(self) -> None:
-        # A partition that is recovering may find more records in the bucket, as may one that this node does not lead yet. And
-        # while a started broker leads nothing, it has no coordinators: the note would be settled without any of them.
+        # A partition that is recovering may find more records in the bucket, as may one that this node does not lead yet. And a
+        # started broker that leads nothing yet has no coordinators, so the note would be settled without any of them.
         due = [
             (each, end)
             for each in self._partitions
@@ -92,8 +124,12 @@ class RecoveredOffsets:
         ]
         if not due:
             return
-        has_all, hosts = not self._lacks_coordinators(), dict(self._runtime.hosts)
-        lowered_in = await self._lower_all(hosts, _EndsToLower(due))
+        has_all, hosts, left = not self._lacks_coordinators(), dict(self._runtime.hosts), _EndsToLower(due)
+        needed = hosts.keys() | self._others.numbers()
+        lowered_in = await self._lower_all(hosts, left.left_for, {})
+        lowered_in |= await self._lower_elsewhere(
+            left.left_for, {each.partition: each.state.leader_epoch for each, _ in due}
+        )
         joined: dict[frozenset[int], frozenset[int]] = {}
         for each, end in due:
             # A partition that was deleted, or lost more records meanwhile, has another end.
@@ -102,7 +138,7 @@ class RecoveredOffsets:
         await self._checkpoint_changes([end for _, end in due])
         for each, end in due if has_all else ():
             is_current = each.recovered_end is end and end.is_checkpointed
-            if is_current and end.lowered_in >= hosts.keys() and self._is_settled(end):
+            if is_current and end.lowered_in >= needed and self._is_settled(end):
                 forget_recovered_end(each)
                 each.recovered_end = None
                 await asyncio.sleep(0)  # there may be thousands
@@ -122,14 +158,37 @@ class RecoveredOffsets:
                 end.is_checkpointed = False
             raise
 
-    async def _lower_all(self, hosts: Mapping[int, ShardHost[GroupShard]], ends: _EndsToLower) -> frozenset[int]:
-        """Lowers the offsets of the coordinators that have not done so. Returns those that have lowered all offsets that were
-        too high, and committed that."""
+    async def _lower_elsewhere(self, left_for: LeftFor, epochs: Mapping[TopicPartition, int]) -> frozenset[int]:
+        """Does the same as `_lower_all` for the coordinators of other brokers. `epochs` are the leader epochs of the
+        partitions."""
+        asked: dict[tuple[int, int], tuple[set[int], Mapping[TopicPartition, int]]] = {}
+        for number, broker_id in self._others.elsewhere().items():
+            # Coordinators with the same ends share a request; `left_for` returns the same object for them.
+            if left := left_for(number):
+                asked.setdefault((broker_id, id(left)), (set(), left))[0].add(number)
+
+        async def ask(broker_id: int, numbers: set[int], left: Mapping[TopicPartition, int]) -> Set[int]:
+            lowered, ends = numbers, [(partition, LostEnd(end, epochs[partition])) for partition, end in left.items()]
+            for first in range(0, len(ends), MAX_PARTITIONS):
+                request = LowerOffsets(lowered, dict(ends[first : first + MAX_PARTITIONS]))
+                lowered = lowered.intersection(await self._others.lower(broker_id, request))
+                if not lowered:
+                    break
+            return lowered
+
+        found = await asyncio.gather(*(ask(broker_id, *of_one) for (broker_id, _), of_one in asked.items()))
+        return frozenset(chain.from_iterable(found))
+
+    async def _lower_all(
+        self, hosts: Mapping[int, ShardHost[GroupShard]], left_for: LeftFor, epochs: Mapping[TopicPartition, int]
+    ) -> frozenset[int]:
+        """Lowers the offsets of the coordinators that have not done so. Returns the coordinators that have lowered all offsets
+        that were too high, and have committed the change."""
         turn, visited = self._scheduler.turn(), {}
         try:
             for number, host in hosts.items():
-                left, shard = ends.left_for(number), _shard(host)
-                if shard is not None and left and await self._lower_groups(host, shard, left, turn):
+                left, shard = left_for(number), _shard(host)
+                if shard is not None and left and await self._lower_groups(host, shard, left, epochs, turn):
                     visited[number] = shard
         finally:
             turn.leave()
@@ -137,23 +196,33 @@ class RecoveredOffsets:
         return frozenset(number for number, is_settled in zip(visited, settled, strict=True) if is_settled)
 
     async def _lower_groups(
-        self, host: ShardHost[GroupShard], shard: GroupShard, ends: Mapping[TopicPartition, int], turn: Turn
+        self,
+        host: ShardHost[GroupShard],
+        shard: GroupShard,
+        ends: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+        turn: Turn,
     ) -> bool:
         """Lowers the offsets of every group. Returns False if some group has to be visited again."""
         is_whole = True
         for group_id in shard.group_ids():
-            is_whole &= self._lower(host, shard, group_id, ends)
+            is_whole &= self._lower(host, shard, group_id, ends, epochs)
             if turn.is_over:
                 await turn.rest()
         return is_whole
 
     def _lower(
-        self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]
+        self,
+        host: ShardHost[GroupShard],
+        shard: GroupShard,
+        group_id: str,
+        ends: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
     ) -> bool:
         """Lowers a group's offsets. False if a later round has to try again: the shard was lost meanwhile, the disk has no room
         for its records, or they are too large."""
         try:
-            host.change(lambda found, _: found.lower_offsets(group_id, ends))
+            host.change(lambda found, _: found.lower_offsets(group_id, ends, epochs))
         except CoordinatorRecordTooLarge as error:
             if group_id not in self._too_large:
                 self._too_large.add(group_id)
@@ -162,10 +231,14 @@ class RecoveredOffsets:
         except LogError:
             return False
         self._too_large.discard(group_id)
-        if shard.has_pending_above(group_id, ends):
-            before = self._pending.get((host, group_id))
-            known = {} if before is None else before.ends
-            self._pending[host, group_id] = _PendingVisit(host, ref(shard), group_id, {**known, **ends})
+        if pending := shard.pending_above(group_id, ends, epochs):
+            # Only these ends are kept, because a request may name any partitions, and many.
+            ends = {each: ends[each] for each in pending}
+            epochs = {each: epochs[each] for each in pending} if epochs else {}
+            key = host, group_id, bool(epochs)
+            if (before := self._pending.get(key)) is not None:
+                ends, epochs = {**before.ends, **ends}, {**before.epochs, **epochs}
+            self._pending[key] = _PendingVisit(host, ref(shard), group_id, ends, epochs)
         return True
 
 
@@ -177,7 +250,8 @@ def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:
 
 
 class _EndsToLower:
-    """The ends of partitions, grouped by the set of coordinators that have lowered their offsets. There are few such sets."""
+    """The ends of partitions, grouped by the set of coordinators that have lowered their offsets. There are few of these
+    sets."""
 
     def __init__(self, due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
         self._ends: dict[frozenset[int], dict[TopicPartition, int]] = {}

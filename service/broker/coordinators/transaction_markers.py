@@ -1,7 +1,7 @@
 """Writes the markers of decided transactions, and tells their shard when all markers are committed.
 
-Retries until each partition has its marker, or is deleted. If the coordinator is lost or loaded again, the next load writes the
-markers again, and partitions accept a repeated marker.
+A marker is written again until its partition has it, or is deleted. If the coordinator is lost or loaded again, the next load
+writes the markers again, and partitions accept a repeated marker.
 
 Invariant: one task per transaction. It ends when the transaction is completed, when its coordinator is gone, or when a
 partition knows a newer coordinator, which then decides, as in Kafka. A partition that knows a later epoch of the producer needs
@@ -27,8 +27,9 @@ from grpc_api.contract.coordinator_errors import (
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers
 from service.broker.coordinators.ports import ExistingPartitions, LedPartitions
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.shard import GroupShard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.runtime import ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.metadata.internal_topics import CONSUMER_OFFSETS
 from storage_tiers import events
@@ -57,7 +58,7 @@ class MarkedPartition(Protocol):
 
 
 class MarkersElsewhere(Protocol):
-    """The brokers that lead partitions which this broker does not lead (`Peers`)."""
+    """The other brokers, which lead the other partitions (`Peers`)."""
 
     def leader_of(self, partition: TopicPartition) -> int | None: ...
 
@@ -78,7 +79,8 @@ class _MarkerTurns:
     async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
         """Yields each partition when its marker may be written."""
         for partition in partitions:
-            self._plan()  # even if this one waits: all others of this turn may be cancelled before they plan the next turn
+            # Planned even if this partition waits, because all others of this turn may be cancelled before they plan the next.
+            self._plan()
             if self._waiting or not self._left:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
@@ -118,8 +120,8 @@ class TransactionMarkers:
         clock: Clock,
         backoff: Callable[[], Backoff],
     ) -> None:
-        """`epoch_of` gives the leader epoch of a coordinator's partition, with which its markers are fenced; `admit` raises
-        StorageError while the disk has no room for a marker."""
+        """`epoch_of` gives the leader epoch of a coordinator's partition, by which partitions refuse markers of earlier
+        coordinators. `admit` raises StorageError while the disk has no room for a marker."""
         self._partitions = partitions
         self._groups = groups
         self._existing = existing
@@ -141,11 +143,11 @@ class TransactionMarkers:
         try:
             prepared = host.look(lambda shard: shard.prepared())
         except LogError:
-            return  # the shard is being loaded again, or another node has it
+            return  # the shard is being loaded again, or another node leads its partition
         self._start(host, deque(prepared))
 
     def _start(self, host: ShardHost[TransactionShard], prepared: deque[Markers]) -> None:
-        """Begins a few transactions in each turn of the loop: after a load there may be thousands."""
+        """Starts the writers of a few transactions in each turn of the loop, because there may be thousands after a load."""
         if self._is_closed:
             return
         try:
@@ -286,7 +288,7 @@ class TransactionMarkers:
         )
 
     def _is_wanted(self, partition: TopicPartition, error: LogError) -> bool:
-        """Whether the partition still needs a marker: it does unless it is deleted."""
+        """Whether the partition still needs a marker. Only a deleted partition needs none."""
         return not isinstance(error, UnknownTopicOrPartition) or self._existing.has(*partition)
 
     async def close(self) -> None:

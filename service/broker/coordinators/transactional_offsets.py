@@ -54,8 +54,8 @@ class TransactionalOffsets:
 
 @contextmanager
 def _retriable() -> Iterator[None]:
-    """Maps NOT_ENOUGH_REPLICAS to CoordinatorNotAvailable, as Kafka does for a commit. All clients retry the latter; librdkafka
-    ends the transaction on the former."""
+    """Maps NOT_ENOUGH_REPLICAS to CoordinatorNotAvailable, as Kafka does for a commit. All clients retry
+    CoordinatorNotAvailable, but librdkafka ends the transaction on NOT_ENOUGH_REPLICAS."""
     try:
         yield
     except NotEnoughReplicas as error:

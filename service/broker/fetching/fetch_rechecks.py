@@ -1,8 +1,8 @@
 """Bounds the time that waiting fetches take from each turn of the event loop.
 
-A record wakes every fetch that waits for its partition, and each reads all of its partitions again. For two thousand fetches
-of two hundred partitions that takes seconds. A recheck runs at once while the turn has time left for rechecks. Otherwise it is
-queued, only once even if its fetch is woken several times meanwhile.
+A record wakes every fetch that waits for its partition, and each fetch reads all of its partitions again. With two thousand
+fetches of two hundred partitions, that takes seconds. A recheck runs at once while the turn has time left for rechecks.
+Otherwise it is queued, only once even if its fetch is woken several times meanwhile.
 
 Invariant: a fetch of few partitions never waits behind fetches of many. The two kinds have separate queues. Each queue gets
 half of the time for rechecks, and the unused part of the other's half.

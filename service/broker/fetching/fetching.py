@@ -24,8 +24,9 @@ Locate = Callable[[TopicPartition], Partition]
 
 _NONE: Mapping[int, LogError] = {}
 
-#: Partitions of one fetch that are read from the bucket at a time, in request order. Their cached data fits into memory beside
-#: that of other fetches. With thousands, the first would be evicted before the last arrives, on every attempt.
+#: Partitions of one fetch that are read from the bucket at a time, in request order. Their manifests and chunks fit into the
+#: caches beside those of other fetches. With thousands of partitions, the first would be evicted before the last arrive, on
+#: every attempt.
 MAX_MISSES = 128
 
 
@@ -62,7 +63,7 @@ class Attempt:
         self.ready = False
 
     def count(self, read: BytesRead) -> None:
-        """Counts this attempt, which is the answer."""
+        """Adds this attempt to the totals, because it is the answer."""
         read.hot += self.size - self.cold_size
         read.cold += self.cold_size
         read.failed += self.failed
@@ -88,7 +89,7 @@ class Attempt:
 
 def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE, *, is_first: bool = False) -> Attempt:
     """Reads the data available now, in request order, at most `max_bytes` (but at least one batch) in all. Partitions whose
-    index is in `failed` are answered with that error instead. With `is_first`, the partitions count as requested."""
+    index is in `failed` are answered with their error there instead. With `is_first`, the partitions count as requested."""
     taken = Attempt()
     attempt_some(taken, fetch, locate, fetch.partitions, 0, failed, is_first=is_first)
     return taken
@@ -104,7 +105,7 @@ def attempt_some(
     *,
     is_first: bool,
 ) -> None:
-    """Continues an attempt: `partitions` are the fetch's from index `first_index` on, or some of them."""
+    """Continues an attempt with `partitions`, which are consecutive in the fetch and begin at index `first_index`."""
     left = fetch.max_bytes - taken.size
     isolation = fetch.isolation
     is_client = isolation is not Isolation.LOG_END
@@ -230,7 +231,7 @@ class Misses:
     def _arrived(self, waiter: asyncio.Future[None]) -> None:
         indexes = self._indexes.pop(waiter, set())
         failure = None if waiter.cancelled() else waiter.exception()
-        # The partitions that waited for it answer with the error, the others with their data.
+        # The partitions that waited for the chunk answer with the error, the others with their data.
         self._hydrated(dict.fromkeys(indexes, failure) if isinstance(failure, LogError) else _NONE)
 
     def forget(self) -> None:
@@ -242,7 +243,7 @@ class Misses:
 
 
 def _nobody(_: Mapping[int, LogError]) -> None:
-    """The callback that replaces that of an ended fetch."""
+    """The callback of a fetch that has ended. Does nothing."""
 
 
 class DelayedFetch:
@@ -254,7 +255,7 @@ class DelayedFetch:
         self._locate = locate
         self._read = read
         self._rechecks = rechecks
-        #: Whether an attempt is due, whether it is the last one, and the failures since the last attempt, by index.
+        #: Whether an attempt is due, whether it is the final one, and the failures since the previous attempt, by index.
         self._is_due = self._is_late = False
         self._failed: dict[int, LogError] = {}
         self._watched: list[Partition] = []
@@ -262,7 +263,7 @@ class DelayedFetch:
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
         self.future.add_done_callback(self._forget)
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
-        look = self._look_again  # one object for all partitions: the collector visits every new object
+        look = self._look_again  # one object for all partitions, because the garbage collector visits each
         for wanted in fetch.partitions:
             try:
                 partition = locate(wanted.partition)
@@ -308,7 +309,7 @@ class DelayedFetch:
         for partition in self._watched:
             partition.waiters.discard(look)
         self._misses.forget()
-        # Both refer back to this object: the cycle would keep the whole fetch in memory until a collection.
+        # Both refer back to this object. This cycle would keep the whole fetch in memory until a collection.
         del self._misses, self._timer
 
 

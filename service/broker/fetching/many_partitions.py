@@ -1,7 +1,7 @@
 """Answers fetches of many partitions as `fetching.py` does, but each attempt runs in slices of the event loop's time.
 
-Each fetch has one task, which waits and tries again. If a partition advances during an attempt, another attempt follows. Not
-promised: that an answer shows all partitions at the same moment.
+Each fetch has one task, which waits and tries again. If a partition advances during an attempt, another attempt follows. An
+answer may show its partitions at different moments.
 """
 
 from __future__ import annotations

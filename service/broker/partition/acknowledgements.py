@@ -1,4 +1,4 @@
-"""Producers that wait for their records to be committed, in append order. Pure but for its futures."""
+"""Producers that wait for their records to be committed, in append order. The event loop is used only to make futures."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from storage_tiers.errors import LogError
 
 
 class Acknowledgements:
-    """Waiters, ordered by the end offset of their appends."""
+    """`waiting` has the waiters, ordered by the end offset of their appends."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def at(self, end: int) -> asyncio.Future[None]:
         """A future that completes once all records below `end` are committed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((end, waiter))
+        self.waiting.append((end, waiter))
         return waiter
 
     def reached(self, high_watermark: int) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and waiting[0][0] <= high_watermark:
             waiter = waiting.popleft()[1]
             if not waiter.done():
@@ -34,7 +31,7 @@ class Acknowledgements:
 
     def refuse(self, error: LogError) -> None:
         """Fails all waiters with the error."""
-        while self._waiting:
-            waiter = self._waiting.popleft()[1]
+        while self.waiting:
+            waiter = self.waiting.popleft()[1]
             if not waiter.done():
                 waiter.set_exception(error)

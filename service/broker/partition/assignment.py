@@ -13,8 +13,8 @@ Changed configs are applied in slices of the event loop's time, because they may
 partitions always have the newest configs.
 
 A disk failure of one partition does not delay the others. It is logged, and `retry` opens the partition later, because a full
-disk may have space again by then. The files of a topic that the metadata lack, although it was not deleted, are set aside. So
-are those of a partition that this node no longer replicates, unless the bucket has its whole log.
+disk may get space again. The files of a topic that the metadata lacks, although it was not deleted, are set aside. So are those
+of a partition that this node no longer replicates, unless the bucket has its whole log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from itertools import islice
 from typing import Protocol
 
 from grpc_api.contract.topics import Resource, ResourceKind
-from service.broker.partition.older_epochs import is_older, refuses
+from service.broker.partition.leading import note_move
+from service.broker.partition.older_epochs import is_older, newest_epoch, refuses
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 DISCARDS_A_TURN = 32
 #: New partitions opened concurrently.
 OPENING_THREADS = 8
-#: Seconds that creating a topic waits for its partitions; clients retry for partitions that take longer.
+#: Seconds for which the creation of a topic waits for its partitions; clients retry for partitions that take longer.
 OPENING_PATIENCE_S = 20.0
 
 
@@ -66,9 +67,9 @@ class LeadershipListener(Protocol):
 
 class Assignment:
     """`on_open` is called with a partition whose log was opened, and whether this node leads it. `on_lead` is called with a
-    partition that this node leads after another node did. Each ends the partition's opening phase: it decides whether the
-    partition may lead at once. `on_close` is called before a partition is closed. `has_copy` tells whether the bucket has the
-    whole log."""
+    partition that this node leads after another node led it. Both end the partition's opening phase and decide whether it may
+    lead at once. `on_close` is called before a partition is closed. `has_copy` tells whether the bucket has a partition's whole
+    log."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Assignment:
         self._on_close = on_close
         self._has_copy = has_copy
         self._listeners: list[LeadershipListener] = []
+        self.outrun: dict[Partition, None] = {}  # opened with a higher leader epoch in the log than in the metadata
         #: The leader epochs that listeners have received, by partition that this node leads.
         self._led: dict[Partition, int] = {}
         self._seen = MetadataImage()
@@ -124,18 +126,16 @@ class Assignment:
             topic = image.topic(directory.partition.topic)
             if directory.topic_id is None:
                 continue
-            if topic is not None and topic.topic_id == directory.topic_id:
-                if not may_be_older:
-                    self._set_aside_moved(topic, directory, data)
+            placed = image.partition(*directory.partition)
+            if placed is not None and topic is not None and topic.topic_id == directory.topic_id:
+                # If the partition came back, a log that was handed over just before the stop would pass for a current one.
+                if not may_be_older and self._node_id not in placed.replicas:
+                    _set_aside(directory, data)
                 continue
             if directory.topic_id in image.deleting:
                 data.mark_deleted(directory)
-                continue
-            if may_be_older:
-                continue
-            aside = data.mark_stray(directory)
-            self._partitions.note_set_aside(directory.topic_id, directory.partition, aside)
-            events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
+            elif not may_be_older:
+                self._partitions.note_set_aside(directory.topic_id, directory.partition, _set_aside(directory, data))
         self._seen = image
         held: list[tuple[TopicImage, PartitionImage]] = []
         for topic in image.topics.values():
@@ -161,14 +161,6 @@ class Assignment:
                 self._recovering[topic_id, placed.index] = clean
                 self._hold_back(topic_id, key, error)
         data.remove_deleted()
-
-    def _set_aside_moved(self, topic: TopicImage, directory: PartitionDirectory, data: DataDirectory) -> None:
-        """Sets aside the log of a partition that was handed over just before the last stop. If the partition came back, the
-        log would be mistaken for a current one."""
-        number = directory.partition.partition
-        if number < len(topic.partitions) and self._node_id not in topic.partitions[number].replicas:
-            aside = data.mark_stray(directory)
-            events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
 
     def apply(self, image: MetadataImage, changes: Changes) -> None:
         """Called after every change of the image; examines only the changes."""
@@ -216,9 +208,9 @@ class Assignment:
 
     def _apply_topics(self, before: MetadataImage, image: MetadataImage, changed: Sequence[TopicId]) -> None:
         for topic_id in changed:
-            known = before.topics.get(topic_id)
-            if known is not None and topic_id not in image.topics:
-                self._close_topic(known)
+            known, topic = before.topics.get(topic_id), image.topics.get(topic_id)
+            if known is not None:
+                self._close_from(known, 0 if topic is None else len(topic.partitions))
         live = [topic for topic_id in changed if (topic := image.topics.get(topic_id)) is not None]
         for topic in live:
             self._lose(topic)
@@ -227,7 +219,7 @@ class Assignment:
         self._start_opening()
 
     def _lose(self, topic: TopicImage) -> None:
-        """Closes the partitions of which this node is not a replica, and follows those that another node leads."""
+        """Closes the partitions that this node no longer replicates, and follows those that another node leads."""
         for placed in topic.partitions:
             key = TopicPartition(topic.name, placed.index)
             known = self._partitions.find(key)
@@ -237,7 +229,7 @@ class Assignment:
                 self._follow(known, placed)
 
     def _follow(self, partition: Partition, placed: PartitionImage) -> None:
-        """Does nothing if this node leads, unless the leader epoch has fallen."""
+        """Makes the partition follow another node that leads it. If the leader epoch has fallen, this node stops leading."""
         is_news = partition.leads or partition.state.leader_epoch != placed.leader_epoch
         if refuses(partition, placed, self._troubles):
             self._has_lost(partition)
@@ -246,7 +238,7 @@ class Assignment:
             self._has_lost(partition)
 
     def _gain(self, topic: TopicImage) -> None:
-        """Leads the partitions of which this node is the leader, and queues new ones for opening."""
+        """Leads the partitions whose leader is this node, and queues new partitions for opening."""
         # Resolved once for the topic, which may have thousands of partitions.
         min_in_sync = self._configs.log_settings(self._seen, topic.name).min_insync_replicas
         for placed in topic.partitions:
@@ -261,12 +253,12 @@ class Assignment:
 
     def _lead(self, partition: Partition, placed: PartitionImage, min_in_sync: int) -> None:
         partition.set_min_in_sync(min_in_sync, len(placed.own_replicas))
-        partition.moved_end = placed.moved_end
+        note_move(partition, placed.moved_end)
         if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
             partition.set_in_sync(self._followers(placed))
             return
         if partition.leads and placed.moved_end > partition.log.hot.end_offset:
-            # It moved away and came back, and this node learned of both at once.
+            # The partition moved away and came back, and this node learned of both moves at once.
             partition.resign(NotLeader(f"{partition.partition}: another broker has led it meanwhile; refresh metadata"))
             self._has_lost(partition)
         followed = not partition.leads
@@ -287,8 +279,7 @@ class Assignment:
                 _say_defect(partition, "gaining leadership", defect)
 
     def _has_lost(self, partition: Partition) -> None:
-        epoch = self._led.pop(partition, None)
-        if epoch is None:
+        if (epoch := self._led.pop(partition, None)) is None:
             return
         for listener in self._listeners:
             try:
@@ -327,7 +318,7 @@ class Assignment:
             partition, _ = self._unconfigured.popitem()
             try:
                 if not partition.deleted:
-                    self._configure(partition, self._seen)
+                    self._configure(partition)
             except (LogError, OSError) as error:
                 events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
             except Exception as defect:  # noqa: BLE001 - the other partitions must still get their configs
@@ -360,7 +351,7 @@ class Assignment:
             await self._open(topic_id, key)
         except Exception as error:  # noqa: BLE001 - one partition's failure must not delay others
             failure = error
-        if topic_id not in self._seen.topics:  # deleted meanwhile
+        if self._placed(topic_id, key) is None:  # deleted meanwhile, or the metadata is older now
             self._remove_held_back(topic_id, key)
         elif failure is not None:
             self._hold_back(topic_id, key, failure)
@@ -378,52 +369,59 @@ class Assignment:
         self._partitions.hold_back(key, why, known=identity in self._recovering)
 
     async def _open(self, topic_id: TopicId, key: TopicPartition) -> None:
-        number = key.partition
-        topic = self._seen.topics.get(topic_id)
-        if topic is None or self._node_id not in topic.partitions[number].replicas:
+        placed, number = self._placed(topic_id, key), key.partition
+        if placed is None or self._node_id not in placed.replicas:
             return
         if (known := self._partitions.find(key)) is not None:
             if known.phase is Phase.OPENING:  # an earlier attempt opened its log and failed after that
                 self._take_up(known)
             return
-        settings = self._configs.log_settings(self._seen, topic.name)
+        settings = self._configs.log_settings(self._seen, key.topic)
         before = self._recovering.get((topic_id, number))
         if before is None:
-            # A replica that a move adds begins with an empty log. A log of an earlier replica that was set aside stays so.
-            is_added = self._node_id in topic.partitions[number].adding
+            # A replica that a move adds begins with an empty log. A log of an earlier replica that was set aside is not used.
+            is_added = self._node_id in placed.adding
             create = await self._partitions.creator(key, TopicId(topic_id), settings, is_empty=is_added)
         else:
             create = self._partitions.opener(key, TopicId(topic_id), settings, clean=before)
         hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
-        topic = self._seen.topics.get(topic_id)
-        if topic is None and self._was_deleted(topic_id):
+        placed = self._placed(topic_id, key)
+        if placed is None and self._was_deleted(topic_id):
             self._partitions.discard(hot)  # deleted while its log was opened
-        elif topic is None or self._node_id not in topic.partitions[number].replicas:
-            self._partitions.set_aside(hot, for_later=topic is None)
+        elif placed is None or self._node_id not in placed.replicas:
+            self._partitions.set_aside(hot, for_later=placed is None)
         else:
             returns = self._partitions.is_elsewhere(key)
-            opened = self._partitions.add(hot, topic.partitions[number].leader_epoch, started=before is not None)
+            opened = self._partitions.add(hot, placed.leader_epoch, started=before is not None)
             self._take_up(opened, returns=returns)
+
+    def _placed(self, topic_id: TopicId, key: TopicPartition) -> PartitionImage | None:
+        """None if the metadata lacks the partition: its topic was deleted, or the metadata has become older."""
+        topic = self._seen.topics.get(topic_id)
+        return topic.partitions[key.partition] if topic is not None and key.partition < len(topic.partitions) else None
 
     def _take_up(self, opened: Partition, *, returns: bool = False) -> None:
         placed = self._seen.topics[opened.topic_id].partitions[opened.partition.partition]
-        self._configure(opened, self._seen)
+        self._configure(opened)
         opened.moved_end = placed.moved_end
-        if placed.leader == self._node_id:
+        known = newest_epoch(opened)
+        if placed.leader == self._node_id and known <= placed.leader_epoch:
             opened.lead(placed.leader_epoch, self._followers(placed))
-            # One that was elsewhere is compared first: older metadata may have forgotten that it moved.
+            # A partition that was elsewhere is compared first, because older metadata may lack its move.
             self._on_lead(opened) if returns else self._on_open(opened, True)
             self._has_gained(opened)
         else:
             self._on_open(opened, False)
-            opened.follow(placed.leader_epoch, placed.leader)
+            opened.follow(known, placed.leader)
+            if refuses(opened, placed, self._troubles):
+                self.outrun[opened] = None
 
     # --- closing ------------------------------------------------------------------------------------------------------
-    def _close_topic(self, topic: TopicImage) -> None:
-        """Closes the partitions of a topic that the metadata no longer have. The logs are removed if it was deleted. Otherwise
-        the controller may have been started with an older data directory, and the logs are set aside."""
+    def _close_from(self, topic: TopicImage, first: int) -> None:
+        """Closes the partitions from `first` on, which the metadata no longer has. The logs are removed if the topic was
+        deleted. Otherwise the controller may have been started with an older data directory, and they are set aside."""
         is_deleted = self._was_deleted(topic.topic_id)
-        for number in range(len(topic.partitions)):
+        for number in range(first, len(topic.partitions)):
             key, identity = TopicPartition(topic.name, number), (topic.topic_id, number)
             self._wanted.pop(identity, None)
             self._unopened.pop(identity, None)
@@ -439,20 +437,18 @@ class Assignment:
                 self._remove_held_back(topic.topic_id, key)
 
     def _was_deleted(self, topic_id: TopicId) -> bool:
-        """Whether the metadata record the deletion of the topic. They drop that record after a long time."""
+        """Whether the metadata has a record of the deletion of the topic. The record is dropped after a long time."""
         return topic_id in self._seen.deleting or topic_id in self._seen.gone
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
-        """Closes a partition of which this node is not a replica, and sends its callers to the other nodes."""
-        identity = (topic.topic_id, key.partition)
-        self._wanted.pop(identity, None)
-        self._unopened.pop(identity, None)
+        """Closes a partition that this node no longer replicates, and sends its callers to the other nodes."""
+        for queue in (self._wanted, self._unopened):
+            queue.pop((topic.topic_id, key.partition), None)
         self._forget_trouble(topic.topic_id, key)
         if known is None:
             self._partitions.note_elsewhere(key)
             return
-        # A log that is set aside here is never taken up again: if the partition comes back, the log of its other leaders
-        # is newer.
+        # A log that is set aside here is never taken up again: if the partition comes back, its other leaders' log is newer.
         has_copy = self._has_copy(known)
         leave = self._partitions.discard if has_copy else partial(self._partitions.set_aside, for_later=False)
         self._on_close(known)
@@ -468,7 +464,7 @@ class Assignment:
             events.error(log, "partition.left_behind", partition=key, error=error)
 
     def _forget_trouble(self, topic_id: TopicId, key: TopicPartition) -> None:
-        """Called once the partition is open, has moved to other nodes, or its topic is deleted."""
+        """Called when the partition is open or has moved to other nodes, or when its topic is deleted."""
         self._recovering.pop((topic_id, key.partition), None)
         self._troubles.ends((topic_id, key.partition))
         self._partitions.release(key)
@@ -484,15 +480,20 @@ class Assignment:
                     events.error(log, "partition.left_behind", partition=hot.partition, error=error)
             await asyncio.sleep(0)
 
-    def _configure(self, partition: Partition, image: MetadataImage) -> None:
-        settings = self._configs.log_settings(image, partition.partition.topic)
+    def _configure(self, partition: Partition) -> None:
+        settings = self._configs.log_settings(self._seen, partition.partition.topic)
         if partition.log.hot.settings != settings:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
         partition.settle_queues()
-        if (topic := image.topics.get(partition.topic_id)) is not None:
-            replicas = topic.partitions[partition.partition.partition].own_replicas
-            partition.set_min_in_sync(settings.min_insync_replicas, len(replicas))
+        if (placed := self._placed(partition.topic_id, partition.partition)) is not None:
+            partition.set_min_in_sync(settings.min_insync_replicas, len(placed.own_replicas))
+
+
+def _set_aside(directory: PartitionDirectory, data: DataDirectory) -> str:
+    aside = data.mark_stray(directory)
+    events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
+    return aside
 
 
 def _say_defect(partition: Partition, work: str, defect: Exception) -> None:

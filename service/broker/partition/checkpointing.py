@@ -1,9 +1,9 @@
 """The three offset checkpoints of a data directory: read at start, and written only here.
 
-A write syncs a file and its directory. It runs in a thread, because that may take long on a busy disk. Invariants: one write at
-a time; memory equals the disk, except while a write is under way.
+A write syncs a file and its directory. It runs in a thread, because a sync may take long on a busy disk. Invariants: one write
+at a time; memory equals the disk, except while a write is under way.
 
-Not promised: that cancelling the caller stops a write. Each write runs to its end.
+Cancelling the caller does not stop a write: each write runs to its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
 
 
 class OffsetCheckpoints:
-    """The checkpoints of one data directory, by name. StorageError if the disk refuses a write."""
+    """The checkpoints of one data directory, by name. Raises StorageError if the disk refuses a write."""
 
     def __init__(self, directory: str, files: Files) -> None:
         """Damaged files count as missing; `damaged` names them."""

@@ -11,7 +11,7 @@ from storage_tiers.records.batch import CURRENT_MAGIC, MAGIC
 
 
 class RefusedBatches:
-    """Counts invalid batches by the violated rule: Kafka's four metrics of them."""
+    """Counts invalid batches by the violated rule, for Kafka's four metrics."""
 
     __slots__ = ("checksum", "format", "key", "other")
 
@@ -19,7 +19,7 @@ class RefusedBatches:
         self.format = self.checksum = self.key = self.other = 0
 
     def add(self, error: LogError, batch: memoryview, *, compacted: bool) -> None:
-        """Counts a refused batch; ignores errors of other kinds."""
+        """Counts a batch that was refused as corrupt or invalid. Batches refused with other errors are not counted."""
         if isinstance(error, CorruptRecord):
             self.checksum += 1
         elif not isinstance(error, InvalidRecord):

@@ -1,14 +1,14 @@
 """The identity of each partition's directory at the last checkpoint, to tell a copied or restored directory from the original.
 
-    partition-directories: "0", the number of lines, then lines of
-    topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
+    partition-directories: "0", the number of further lines, then one line for each partition:
+    topic, partition, topic id; device, inode, birth (ns since 1970 or -) of the directory; the same of partition.metadata
 
 An older copy of a directory is consistent in itself. If it ends above the last recovery point, nothing else on the disk shows
-that records are missing. Invariants: a partition that is still to be opened or compared keeps its known identity, so that a
-later start compares it too. So does a partition that leads without the store to which it was tiered. A partition without a
-known identity (created since the last checkpoint) counts as the original.
+that records are missing. Invariants: a partition that must still be opened or compared keeps its known identity, so that a
+later start compares it too. A partition that leads without the store to which it was tiered keeps its known identity, too. A
+partition without a known identity (created since the last checkpoint) counts as the original.
 
-Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are mistaken for the original.
+Files that were overwritten in place are not noticed (`storage_tiers.hot.file_identity`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class DirectoryIdentity(NamedTuple):
 
 
 class DirectoryIdentities:
-    """`moved` has the partitions whose directory is not that of the last checkpoint, each with the difference."""
+    """`moved` has the partitions whose directory differs from that of the last checkpoint, each with a text that names the
+    difference."""
 
     def __init__(self, directory: str, files: Files) -> None:
         self._path = os.path.join(directory, FILE_NAME)
@@ -53,7 +54,7 @@ class DirectoryIdentities:
         self.moved: dict[TopicPartition, str] = {}
 
     def note(self, partition: Partition, *, started: bool) -> None:
-        """Notes an opened partition's directory. `started`: an earlier run may have known it."""
+        """Notes an opened partition's directory. `started` is True if an earlier run may have opened the partition."""
         hot = partition.log.hot
         try:
             metadata = file_identity(os.path.join(hot.directory, PARTITION_METADATA))
@@ -81,7 +82,7 @@ class DirectoryIdentities:
 
     async def save(self, partitions: Sequence[Partition], unopened: Collection[TopicPartition], turn: Turn) -> None:
         """Writes the identities durably if any changed. `unopened` partitions keep theirs. If the file was damaged, it is not
-        written before all partitions are opened and compared. OSError if the disk refuses."""
+        written before all partitions are opened and compared. Raises OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
         waits = bool(unopened)
         try:

@@ -1,8 +1,8 @@
 """Restores a partition's facts from other files when one of its small files is damaged.
 
 Invariants: a directory is accepted as a topic's only if another file there names the topic's id; a lost log start is restored
-too low rather than too high. Not promised: that records which DeleteRecords hid in a log without a bucket stay hidden, if the
-checkpoint of log starts is damaged.
+too low rather than too high. If the checkpoint of log starts is damaged, records that DeleteRecords hid in a log without a
+bucket may reappear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def open_identified(open_log: Callable[[], HotLog], ground: LogGround, ids: Ids | None) -> HotLog:
     """Opens a log. If `partition.metadata`, which names its topic, is damaged, the saved manifest beside it names the topic
-    instead. Blocking. StorageError if neither names it, or the disk refuses."""
+    instead. Blocking. Raises StorageError if neither names it, or the disk refuses."""
     try:
         return open_log()
     except StorageError:
@@ -35,7 +35,8 @@ def open_identified(open_log: Callable[[], HotLog], ground: LogGround, ids: Ids 
 
 
 def _identify(ground: LogGround, ids: Ids | None) -> bool:
-    """Restores the topic id in the directory. False if it was not damaged; StorageError if no file names the topic."""
+    """Restores the topic id in the directory. Returns False if its file was not damaged. Raises StorageError if no file names
+    the topic."""
     directory, topic_id = ground.directory, ground.topic_id
     try:
         read_topic_id(directory)

@@ -2,8 +2,8 @@
 
 A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded. The new log begins at
 the manifest's end, with the epochs and producers that the newest sidecar holds for exactly that offset. A missing or truncated
-epoch history is not a contradiction, and the log is kept. Its history is rebuilt from the newest sidecar and its own batches
-before the partition leads, because every later sidecar repeats it.
+epoch history is not a contradiction, and the log is kept. Its history is rebuilt from the newest sidecar and the log's own
+batches before the partition leads, because every later sidecar repeats the history.
 """
 
 from __future__ import annotations
@@ -104,28 +104,44 @@ async def reconcile(partition: Partition) -> None:
 
 
 def lead(partition: Partition) -> None:
-    """Lets the partition lead after its opening or its wait for the bucket. StorageError if the disk refuses the note of a
-    loss."""
+    """Lets the partition lead after its opening or its wait for the bucket. Raises StorageError if the disk refuses the note of
+    a loss."""
     if partition.recovered_end is not None:
         write_recovered_end(partition, partition.recovered_end)
     partition.reconciled()
 
 
+def note_move(partition: Partition, moved_end: int) -> None:
+    """Sets the offset at which another node handed the partition over to this one. `moved_end` is 0 if none did, or if the loss
+    of records below that offset is accepted."""
+    end = partition.log.hot.end_offset
+    if partition.leads and moved_end == 0 and end < partition.moved_end:
+        partition.recovered_end = lost_again(partition.recovered_end, end)  # if the bucket has no more records
+    partition.moved_end = moved_end
+
+
+def has_to_arrive(partition: Partition) -> bool:
+    """Whether another node has handed the partition over, and its log has not begun here yet."""
+    return partition.log.hot.end_offset < partition.moved_end
+
+
 def _check_arrival(partition: Partition) -> None:
-    """TierCorrupt if the bucket lacks records that the former leader had offloaded before it handed the partition over. If the
-    partition led without them, their offsets would be assigned a second time."""
+    """Raises TierCorrupt if the bucket lacks records that the former leader had offloaded before it handed the partition over.
+    If the partition led without them, their offsets would be assigned a second time."""
     tier, end = partition.log.tier, partition.moved_end
     found = 0 if tier is None else tier.end
     if end > max(found, partition.log.hot.end_offset):
+        topic, number = partition.partition
         raise TierCorrupt(
             f"{partition.partition}: the bucket's manifest ends at offset {found}, below {end}, where the former leader handed "
-            "the partition over; it leads once the bucket has the missing records"
+            "the partition over; it leads once the bucket has the missing records. If they are lost for good, give them up "
+            f"with `tidelog cold repair {topic} --accept-loss {number}:{found}-{end} --apply`"
         )
 
 
 def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     hot = partition.log.hot
-    if hot.end_offset < partition.moved_end and partition.recovered_end is None:
+    if has_to_arrive(partition) and partition.recovered_end is None:
         _arrive(partition, manifest, state)
         return
     if hot.end_offset > hot.local_start_offset:  # an empty log, as after a take-over, loses nothing
@@ -154,8 +170,9 @@ def _arrive(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
 
 def _begin_at_end(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     # Only records below a last stable offset are offloaded, so every transaction in the bucket has ended. The markers of some
-    # may have been above it and are gone with the log. If these stayed open, they would block readers and offloads for ever.
-    producers = end_transactions(state.producer_snapshot)
+    # transactions may have been above that offset and are gone with the log. If these transactions stayed open, they would
+    # block readers and offloads for ever.
+    producers = end_transactions(state.producer_state)
     partition.log.hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=producers, log_start_offset=manifest.log_start
     )

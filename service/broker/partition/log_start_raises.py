@@ -1,7 +1,7 @@
 """Raises the log start offsets of partitions. Each raise is durable before it takes effect.
 
-Raises that arrive while a write waits or runs share the next write, because one request may name thousands of partitions. Not
-promised: an order between raises of one partition; the highest offset wins.
+Raises that arrive while a write waits or runs share the next write, because one request may name thousands of partitions. The
+raises of one partition have no order; the highest offset wins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from service.broker.partition.checkpointing import OffsetCheckpoints, Offsets
 from service.broker.partition.partition import Partition
 from storage_tiers.hot.checkpoints import LOG_STARTS
 
-#: Returns the log starts to write, from those on disk and the offsets to raise to.
+#: Computes the log starts to write from the log starts on disk and the raises.
 LogStartsOf = Callable[[Offsets, Mapping[Partition, int]], Awaitable[Offsets]]
 
 
@@ -46,6 +46,6 @@ class LogStartRaises:
                 opened.log.hot.raise_log_start(offset)
 
     async def _begin(self, offsets: Mapping[Partition, int], known: Offsets) -> Offsets:
-        """Called when the write begins. Raises that are added from now on belong to the next write."""
+        """Called when the write begins. Later raises belong to the next write."""
         self._gathered, self._next = {}, None
         return await self._log_starts(known, offsets)

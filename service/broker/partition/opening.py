@@ -1,4 +1,5 @@
-"""The first phase of a partition that this node leads: it leads at once, or recovers from a store that may hold more."""
+"""Ends the first phase of a partition: the partition leads at once, waits for a comparison, or recovers from a store that may
+hold more records."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     noted = read_recovered_end(partition)
     if lost or partitions.ends_before_committed(partition):
-        partition.recovered_end = lost_again(noted, hot.end_offset)  # unless the bucket holds more
+        partition.recovered_end = lost_again(noted, hot.end_offset)  # if the bucket has no more records
     elif noted is not None:
         partition.recovered_end = noted if noted.offset <= hot.end_offset else lost_again(noted, hot.end_offset)
     if leads and hot.end_offset < partition.moved_end:  # handed over to this node, and its log has not begun here
@@ -78,8 +79,8 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
 
 
 def lead_uncompared(partitions: Iterable[Partition]) -> bool:
-    """Lets the partitions that wait for the comparison with the bucket lead without it. False if some still wait, because the
-    disk refuses the note of their loss: a crash would erase every trace of a loss without a note."""
+    """Lets the partitions that wait for the comparison with the bucket lead without it. Returns False if some still wait
+    because the disk refuses the note of their loss. Without the note, a crash would erase every trace of the loss."""
     lead_all = True
     for partition in partitions:
         if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
@@ -92,7 +93,8 @@ def lead_uncompared(partitions: Iterable[Partition]) -> bool:
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:
-    """`moved` describes how the partition's directory differs from before; None if it does not."""
+    """Returns the reason why a partition must be compared, or None. `moved` describes how its directory differs from before;
+    None if it does not."""
     if moved is None:
         return None
     return LeaderNotAvailable(

@@ -42,7 +42,7 @@ from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
 
-#: Threads may write batches of at least this size, and do so where writing is slow (`append_queues.WriteCost`).
+#: Threads may write batches of at least this many bytes, and do so where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
 #: Called with a partition that needs a flush, or has closed segments that may be offloaded.
@@ -50,10 +50,10 @@ Notify = Callable[["Partition"], None]
 
 
 class Partition:
-    """Its life (`phase.py`) decides which requests it refuses. Four results are cached, because every request or walk over all
-    partitions checks one. `write_error` and `read_error` are the errors for appends and reads in the current phase, None if
-    they are served. `leads` tells whether this node is the leader, even while it refuses requests. `is_recovering` tells
-    whether it refuses writes, and perhaps reads, until the store has answered."""
+    """The partition's life (`phase.py`) decides which requests it refuses. Four answers of the life are cached, because every
+    request, and every walk over all partitions, needs one of them. `write_error` and `read_error` are the errors for appends
+    and reads in the current phase, None if they are served. `leads` tells whether this node is the leader, even while it
+    refuses requests. `is_recovering` tells whether it refuses writes, and perhaps reads, until the store has answered."""
 
     __slots__ = (
         "_clock",
@@ -105,7 +105,7 @@ class Partition:
         self.waiters: set[Callable[[], None]] = set()
         #: Whether the topic is the cluster's own, to which clients do not append.
         self.is_internal = self.partition.topic in INTERNAL_TOPICS
-        #: Batches that wait for threads, and whether the next one has to wait behind them.
+        #: The number of batches that wait for threads, and whether the next batch goes through the queues.
         self.queued = 0
         self.queues = self.is_internal
         self.counts = PartitionCounts()
@@ -113,7 +113,7 @@ class Partition:
         #: Where the log ended after it had lost its newest records, until that loss is settled (`record_loss`).
         self.recovered_end: RecoveredEnd | None = None
         self.seal_below = 0
-        #: The log end at which another node handed it over to this one (`PartitionImage.moved_end`).
+        #: The log end at which another node handed the partition over to this one (`PartitionImage.moved_end`).
         self.moved_end = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
@@ -128,7 +128,7 @@ class Partition:
 
     @property
     def ids(self) -> Ids:
-        """The ids that name it in the bucket."""
+        """The ids that name the partition in the bucket."""
         return Ids(self.cluster_id, self.partition.topic, self.topic_id, self.partition.partition)
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Partition:
 
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
         """This node leads from this epoch on, with these followers (node ids) in sync. Earlier epochs end at the log
-        end. A partition that has followed serves no clients until `reconciled`. ValueError for an earlier epoch."""
+        end. A partition that has followed serves no clients until `reconciled`. Raises ValueError for an earlier epoch."""
         self.state.check_epoch(leader_epoch)
         if self.leads:
             self._apply(PartitionEvent.BEGIN_EPOCH)
@@ -168,7 +168,8 @@ class Partition:
             self._advanced()
 
     def follow(self, leader_epoch: int, leader: int) -> None:
-        """Another node leads under this epoch, none if `leader` is -1. This node resigns. ValueError for an earlier epoch."""
+        """Another node leads under this epoch, or no node if `leader` is -1. This node resigns. Raises ValueError for an
+        earlier epoch."""
         self.state.new_epoch(leader_epoch)
         who = f"broker {leader} leads" if leader >= 0 else "no broker leads"
         self.resign(NotLeader(f"{self.partition}: {who} under leader epoch {leader_epoch}; refresh metadata"))
@@ -231,14 +232,14 @@ class Partition:
 
     @property
     def deleted(self) -> bool:
-        """Whether the topic is gone. The log must not be touched then: its directory's name may be another topic's."""
+        """Whether the topic is gone. The log must not be touched then, because a new topic may have its directory's name."""
         return self.life.phase is Phase.DELETED
 
     def check(self, use: Use) -> None:
         """Raises the error that refuses this use in the current phase, if any."""
         error = self.life.refusal(use)
         if error is not None:
-            raise error.with_traceback(None)  # else the reused error would keep every frame that it has passed alive
+            raise error.with_traceback(None)  # otherwise the reused error would keep all frames that it has passed
 
     def check_writable(self) -> None:
         """Raises the error that refuses appends, if any."""
@@ -256,13 +257,13 @@ class Partition:
             self.check_readable()
 
     def settle_queues(self) -> None:
-        """Called after a config change, and whenever a batch has left the queue."""
+        """Decides whether batches go through the queues. Called after a config change, and when a batch has left a queue."""
         self.queues = self.queued > 0 or self.is_internal or self.log.hot.settings.stored_as is not None
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
-        """Appends one batch as leader. On any LogError, and on TakesLong, nothing was written. TakesLong means that the batch
-        has to be validated in a thread."""
+        """Appends one batch as leader. If it raises a LogError or TakesLong, nothing was written. TakesLong means that the
+        batch has to be validated in a thread."""
         if self.write_error is not None:
             self.check_writable()
         header = self.plain(batch)
@@ -285,8 +286,8 @@ class Partition:
         )
 
     def begin_write(self, batch: memoryview, header: BatchHeader, stamped: int) -> BatchWrite | Appended:
-        """Appends a small batch as `append_validated` does. For others, returns the write to make in a thread before
-        `finish_write`."""
+        """Appends a small batch as `append_validated` does. For a larger batch, returns the write that a thread makes before
+        `finish_write`, or the answer if the batch is already in the log."""
         self.check_writable()
         if header.size < WRITTEN_BY_THREAD:
             return self.append_validated(batch, header, stamped)
@@ -311,14 +312,14 @@ class Partition:
     def give_up(self, write: BatchWrite) -> None:
         """Stops a write that a thread has begun, unless it has been stopped already. Waits for at most one piece of it."""
         if self.log.hot.appender.is_writing(write):
-            with contextlib.suppress(StorageError):  # the next append cuts it off
+            with contextlib.suppress(StorageError):  # the next append cuts off the bytes of this one
                 self.log.hot.appender.stop_write()
 
     def append_validated(
         self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = CLIENT
     ) -> Appended:
-        """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
-        now_ms = self._clock.steady_ms()  # ages count from here, unaffected by steps of the wall clock
+        """Appends a client's batch that `validate` has returned, or a batch of another origin unchanged."""
+        now_ms = self._clock.steady_ms()  # ages are measured on this clock, which has no steps
         if origin is REPLICA:
             self.state.check_continues(header.base_offset)
             epoch = header.leader_epoch
@@ -335,8 +336,8 @@ class Partition:
         return self._appended(base, header, stamped)
 
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
-        """Ends the producer's transaction here as its coordinator decided. InvalidProducerEpoch if a newer producer has begun,
-        TransactionCoordinatorFenced if a newer coordinator has written."""
+        """Ends the producer's transaction here as its coordinator decided. Raises InvalidProducerEpoch if a newer producer has
+        begun, TransactionCoordinatorFenced if a newer coordinator has written."""
         self.check_writable()
         producer_id, epoch = markers.producer
         self.log.hot.end.producers.check_marker(
@@ -375,7 +376,7 @@ class Partition:
         return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 
     def validate(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
-        """The batch as it is to be stored, its header, and the log append time or -1 (`validating.validate`). May run in a
+        """Returns the batch to store, its header, and the log append time or -1 (`validating.validate`). May run in a
         thread."""
         return validating.validate(
             batch, self.log.hot.settings, self.partition, now_ms=self._clock.unix_ms(), at_once=at_once
@@ -404,7 +405,7 @@ class Partition:
         hot, state = self.log.hot, self.state
         most = hot.settings.flush_messages
         must_flush = most != UNBOUNDED and end - hot.recovery_point >= most
-        if state.appended(base, end, hold_until_flushed=must_flush) and (self._committing or self.waiters):
+        if state.appended(base, end, hold_until_flushed=must_flush) and (self._committing.waiting or self.waiters):
             self._advanced()
         if must_flush:
             self._on_flush_needed(self)
@@ -465,7 +466,7 @@ class Partition:
         return state.last_stable_offset if isolation is Isolation.READ_COMMITTED else state.log_end
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """FencedLeaderEpoch for a caller with an older view, UnknownLeaderEpoch for one with a newer view (KIP-320)."""
+        """Raises FencedLeaderEpoch for a caller with an older view, UnknownLeaderEpoch for one with a newer view (KIP-320)."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.state.leader_epoch:
             self.state.refuse_epoch(self.partition, current_leader_epoch)
 
@@ -478,7 +479,7 @@ class Partition:
         min_one: bool,
         aborted: list[AbortedTransaction] | None = None,
     ) -> list[FileSlice] | ColdMiss:
-        """As `TieredLog.read`, below the end that the isolation sets."""
+        """Reads as `TieredLog.read` does, below the end that the isolation sets."""
         end = self.readable_end(isolation)
         if offset >= end:
             if offset > self.log.end_offset:

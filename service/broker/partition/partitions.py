@@ -1,7 +1,7 @@
 """The partitions that this node holds: opened from the metadata image, checkpointed, closed.
 
-The log start checkpoint is written before anything below the log start is removed. The other two shorten the recovery at the
-next start, and reveal lost records.
+The log start checkpoint is written before anything below the log start is removed. The other two checkpoints shorten the
+recovery at the next start, and reveal lost records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import NotLeader, StorageError, TierUnavailable, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from storage_tiers.hot.data_dir import DataDirectory, remove_tree, rename_for_removal
+from storage_tiers.hot.data_dir import DataDirectory, PartitionDirectory, remove_tree, rename_for_removal
 from storage_tiers.hot.layout import DELETE_SUFFIX, LOG, STRAY_SUFFIX
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.log_ground import LogGround
@@ -44,10 +44,10 @@ from storage_tiers.types import TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 FindManifest = Callable[[Partition], Awaitable[Manifest]]
-#: The recovery point of a partition that has no log on disk, if it is unknown whether it had one. The high watermark of a
+#: Stands for the recovery point of a partition that has no log on disk and may have had one, and for the high watermark of a
 #: partition whose checkpoint was unreadable.
 UNKNOWN_POINT = -1
-#: Logs flushed and closed concurrently when the node stops.
+#: The number of logs that are flushed and closed concurrently when the node stops.
 CLOSING_THREADS = 8
 
 
@@ -148,8 +148,8 @@ class Partitions:
 
     # --- failed openings ----------------------------------------------------------------------------------------------
     def hold_back(self, partition: TopicPartition, why: StorageError, *, known: bool) -> None:
-        """Records that a partition could not be opened. Until `release`, callers get the error. Its checkpoint entries stay if
-        they are `known` to be its own, and not those of an earlier partition of that name."""
+        """Records that a partition could not be opened. Until `release`, callers get the error. The partition's checkpoint
+        entries stay if they are `known` to be its own, and not those of an earlier partition of that name."""
         self._held_back[partition] = why
         if known:
             self._keeps.add(partition)
@@ -196,10 +196,8 @@ class Partitions:
         return self._open.get(partition)
 
     def of_topic(self, topic: str) -> list[Partition]:
-        found = [p for p in self._open.values() if p.partition.topic == topic]
-        if not found:
-            raise UnknownTopicOrPartition(f"this node holds no topic {topic!r}")
-        return found
+        """The topic's partitions on this node: none, if all are on other brokers."""
+        return [p for p in self._open.values() if p.partition.topic == topic]
 
     def open(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
@@ -211,7 +209,8 @@ class Partitions:
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, is_empty: bool = False
     ) -> Callable[[], HotLog]:
         """Returns a blocking function that creates the log of a new partition. It may run in a thread while no other call
-        creates or removes this partition. StorageError if checkpoint entries of an earlier partition cannot be removed."""
+        creates or removes this partition. Raises StorageError if checkpoint entries of an earlier partition cannot be
+        removed."""
         await self._forget_earlier(partition)
         return self.opener(partition, topic_id, settings, clean=True, is_empty=is_empty)
 
@@ -225,7 +224,7 @@ class Partitions:
         is_empty: bool = False,
     ) -> Callable[[], HotLog]:
         """Returns a blocking function that opens the partition's log; it may run in a thread. It first takes up a log that was
-        set aside, unless the log is to begin empty (`is_empty`)."""
+        set aside. If the log must begin empty (`is_empty`), it sets one aside that is in its place."""
         storage = self._storage
         ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(
@@ -242,6 +241,9 @@ class Partitions:
         def open_it() -> HotLog:
             if not is_empty:
                 self._set_aside.take_up(partition, topic_id, ground.directory)
+            elif os.path.isdir(ground.directory):  # left by a start that set nothing aside
+                aside = storage.data.mark_stray(PartitionDirectory(partition, topic_id, ground.directory))
+                events.warning(log, "partition.stray", partition=partition, path=ground.directory, renamed_to=aside)
             return open_identified(open_log, ground, ids)
 
         return open_it
@@ -262,7 +264,8 @@ class Partitions:
         return await find(led)
 
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
-        """Adds the partition of an opened log to this node's. `started`: an earlier run may have opened it."""
+        """Adds the partition of an opened log to this node's partitions. `started` is True if an earlier run may have opened
+        it."""
         state = PartitionState(
             leader_epoch=leader_epoch,
             log_end=hot.end_offset,
@@ -291,8 +294,8 @@ class Partitions:
         return opened
 
     def _correct_log_start(self, hot: HotLog, known: int) -> None:
-        """Corrects the checkpoint at once, not in the next round. After a crash in between, the next start would take the
-        impossible offset for the log start, and the records below it for lost."""
+        """Corrects the checkpoint at once, not in the next round. After a crash in between, the next start would mistake the
+        impossible offset for the log start, and hide the records below it."""
         start, end = hot.log_start_offset, hot.end_offset
         events.error(log, "log.start_impossible", partition=hot.partition, checkpoint=known, log_start=start, end=end)
 
@@ -325,8 +328,8 @@ class Partitions:
         0 certainly has. The note lasts until the partition is compared with the bucket. Called at start, before any partition
         is opened. Blocking.
 
-        Two kinds have lost nothing. The logs of the `added` ones, which are moving to this broker, have not begun here. Nor
-        have those of the `moved` ones, which came from another broker, as long as they have no recovery point."""
+        Two kinds of partitions have lost nothing, because their logs have not begun here: the `added` ones, which are moving to
+        this broker, and the `moved` ones without a recovery point, which came from another broker."""
         points = self._checkpoints.known(RECOVERY_POINTS)
         begun = (p for p in partitions if p not in added and (p not in moved or points.get(p, 0)))
         lost = {p for p in begun if not _holds_segments(self._directory(p))}
@@ -353,7 +356,7 @@ class Partitions:
 
     def ends_before_flushed(self, partition: Partition) -> bool:
         """Whether the log has lost records that an earlier start had flushed (a damaged disk, or an older copy of the
-        directory), or may have lost them: the log is missing, and no record of its end exists."""
+        directory), or may have lost them, because the log is missing and its end is not known."""
         return not 0 <= self.flushed_before(partition) <= partition.log.end_offset
 
     def ends_before_committed(self, partition: Partition) -> bool:
@@ -364,7 +367,7 @@ class Partitions:
         return not 0 <= before <= partition.log.end_offset
 
     def flushed_before(self, partition: Partition) -> int:
-        """The offset up to which an earlier start had flushed, by the last checkpoint; or UNKNOWN_POINT."""
+        """The offset up to which an earlier start had flushed, according to the last checkpoint; or UNKNOWN_POINT."""
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)
 
     def close_deleted(self, partition: Partition) -> HotLog:
@@ -375,27 +378,26 @@ class Partitions:
         return partition.log.hot
 
     def close_elsewhere(self, partition: Partition) -> HotLog:
-        """Forgets a partition that has resigned and of which this node is no longer a replica. `discard` or `set_aside` takes
-        its log."""
+        """Forgets a resigned partition that this node no longer replicates. Its log then goes to `discard` or `set_aside`."""
         self.note_elsewhere(partition.partition)
         return self.close_deleted(partition)
 
     def set_aside(self, hot: HotLog, *, for_later: bool) -> None:
-        """Renames the directory of an unused log to `-stray`: its records may exist nowhere else. With `for_later` the
-        partition takes it up again once the metadata have its topic. StorageError if the disk refuses."""
+        """Renames the directory of an unused log to `-stray`, because its records may exist nowhere else. With `for_later` the
+        partition takes the log up again when the metadata has its topic. Raises StorageError if the disk refuses."""
         aside = hot.rename_away(STRAY_SUFFIX)
         if for_later:
             self.note_set_aside(hot.topic_id, hot.partition, aside)
         events.warning(log, "partition.stray", partition=hot.partition, path=hot.directory, renamed_to=aside)
 
     def take_up_set_aside(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """At start: brings the partition's log back if it was set aside. If the disk refuses, the partition's opening gets the
-        error. Blocking."""
+        """Called at start. Brings the partition's log back if it was set aside. If the disk refuses, the partition's opening
+        gets the error. Blocking."""
         with contextlib.suppress(StorageError):
             self._set_aside.take_up(partition, topic_id, self._directory(partition))
 
     def note_set_aside(self, topic_id: TopicId, partition: TopicPartition, path: str) -> None:
-        """The log of that topic id was set aside at `path`."""
+        """Records that the partition's log with this topic id was set aside at `path`."""
         self._set_aside.note(topic_id, partition.partition, path)
 
     def discard(self, hot: HotLog) -> None:
@@ -413,13 +415,13 @@ class Partitions:
         removing.add_done_callback(done)
 
     async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
-        """Hides the records below these offsets. This is durable before any of them is removed.
+        """Hides the records below these offsets, durably before any of them is removed.
 
         Raises StorageError if the disk refuses; then nothing is hidden."""
         await self._log_start_raises.add(wanted)
 
     async def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
-        """Returns the log starts to write. No log start falls, because those of the last write may not have taken effect
+        """Returns the log starts to write. A log start is never below its value on disk, which may not have taken effect
         yet."""
 
         def start(opened: Partition) -> int | None:
@@ -429,8 +431,8 @@ class Partitions:
         return await self._gathered(known, start)
 
     async def _gathered(self, known: Offsets, offset_of: Callable[[Partition], int | None]) -> Offsets:
-        """The offsets of all open partitions that have one, and the entries kept for others. Works in slices of the event
-        loop's time, because a node may have tens of thousands of partitions."""
+        """The offsets of all open partitions that have one, and the kept entries of partitions that could not be opened. Works
+        in slices of the event loop's time, because a node may have tens of thousands of partitions."""
         found, turn = self._kept(known), self._scheduler.turn()
         try:
             for partition, opened in tuple(self._open.items()):

@@ -7,10 +7,10 @@
        │                           ▲
     following ──▶ failed_following ┘
 
-Opening may end in any phase of the upper row, or fail as recovering does; comparing may end in leading. Every phase
-above the last row belongs to a leader. When the node resigns, the partition enters following, or failed_following if the
-disk has failed. A follower that becomes leader begins at opening, because its knowledge of the bucket is stale: another
-node may have written to it.
+Opening may end in comparing, recovering, leading or failed_recovering; comparing may also end in leading. Every phase above the
+last row belongs to a leader. When the node resigns, the partition enters following, or failed_following if the disk has failed.
+A follower that becomes leader begins at opening, because its knowledge of the bucket is stale: another node may have written to
+it.
 
 Resigning is an event and not a phase, because nothing has to be awaited. A partition without a known leader is also in
 following, and refuses the same callers.
@@ -52,11 +52,11 @@ class Phase(Enum):
     FAILED_COMPARING = "failed_comparing"
     #: Both: the disk has failed, and the local log is not known to match the bucket.
     FAILED_RECOVERING = "failed_recovering"
-    #: Another node leads, or none does: clients are sent there.
+    #: Another node leads, or none does: reads and writes are refused.
     FOLLOWING = "following"
     #: Both: the disk has failed, and another node leads.
     FAILED_FOLLOWING = "failed_following"
-    #: The topic is gone. Nothing of the log may be touched: its directory's name may be another topic's.
+    #: The topic is gone. Nothing of the log may be touched, because a new topic may have its directory's name.
     DELETED = "deleted"
 
 
@@ -65,13 +65,13 @@ class PartitionEvent(Enum):
 
     #: The log was opened in a directory that may be an older copy.
     COMPARE = "compare"
-    #: The local log does not match the bucket, or the reason for that has changed.
+    #: The local log is not known to match the bucket, or the reason for the doubt has changed.
     RECOVER = "recover"
     #: The local log was discarded in favour of the bucket's, and begins again.
     DISCARD = "discard"
     #: The local log is known to match the bucket, or there is no store.
     RECONCILE = "reconcile"
-    #: This node leads where another one did.
+    #: This node becomes the leader in place of another node.
     LEAD = "lead"
     #: This node leads under a later epoch, or will once its log is reconciled.
     BEGIN_EPOCH = "new epoch"
@@ -100,7 +100,7 @@ class Use(Enum):
 
 
 class Cause(Enum):
-    """Why a partition refuses a request. Each cause has one error at a time: the reason of the last event that set it."""
+    """The cause of a refused request. Each cause has one error at a time, the reason of the last event that set it."""
 
     RECOVERY = "recovery"
     LEADERSHIP = "leadership"
@@ -112,13 +112,13 @@ class Cause(Enum):
 class PhaseEffect(NamedTuple):
     """The effects of an event besides the change of phase."""
 
-    #: The cause for which callers get its reason from then on.
+    #: The cause whose error becomes the event's reason; None if the event sets no error.
     cause: Cause | None
-    #: Whether pending acknowledgements fail with its reason.
+    #: Whether pending acknowledgements fail with the event's reason.
     ends_acknowledgements: bool
     #: Whether waiting fetches are checked again.
     wakes_readers: bool
-    #: Whether the callbacks for the end of the leadership or of the log (`Resignations`) get its reason.
+    #: Whether the callbacks for the end of the leadership or of the log (`Resignations`) get the event's reason.
     ends_registered: bool = False
 
 
@@ -129,9 +129,9 @@ class Answers(NamedTuple):
     read: Cause | None
     admin: Cause | None
     flush: Cause | None
-    #: Whether it waits for the store's manifest: records past the log end may exist.
+    #: Whether the partition waits for the store's manifest, because records past the log end may exist.
     is_recovering: bool
-    #: Whether it waits for a restart of the node.
+    #: Whether the partition waits for a restart of the node.
     is_failed: bool
     #: Whether this node is the leader, even while it refuses requests.
     is_leader: bool
@@ -322,7 +322,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.HOLD: None,
         PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: None,
-        # A flush that was under way fails as its files are gone.
+        # A flush that was under way fails, because its files are gone.
         PartitionEvent.FAIL: Phase.DELETED,
         PartitionEvent.DELETE: None,
     },

@@ -1,5 +1,5 @@
-"""A partition's loss of its newest records. It is remembered until no group has a committed offset above the log end of that
-time, and no transaction that lost records is open."""
+"""A partition's loss of its newest records. The loss is remembered until no group has a committed offset above the log end that
+it left, and no transaction that lost records is open."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RecoveredEnd:
     lowered_in: frozenset[int] = frozenset()
     #: Partitions of `__transaction_state` in which the transactions that lost records have been ended.
     settled_in: frozenset[int] = frozenset()
-    #: Whether the note on disk has both sets, and whether the checkpoints were written after it. With older checkpoints, the
-    #: start after a crash would find the same loss again. The start after a power failure would miss the loss of records that
-    #: were written since.
+    #: Whether the note on disk has both sets, and whether the checkpoints were written after the last change of the sets. With
+    #: older checkpoints, the start after a crash would find the same loss again. The start after a power failure would miss the
+    #: loss of records that were written after those checkpoints.
     is_noted: bool = True
     is_checkpointed: bool = False
-    #: Higher ends, for the coordinators that had lowered their offsets for an earlier loss: their later commits are valid up
-    #: to the end of the later loss.
+    #: Higher ends by coordinator, for coordinators that had lowered their offsets for an earlier loss. Offsets that they
+    #: committed since are valid up to the end of the later loss.
     later_ends: Mapping[int, int] = field(default_factory=dict)
 
     def end_for(self, coordinator: int) -> int:

@@ -1,14 +1,15 @@
-"""Keeps a note beside a log's segments of where the log ended when it lost its newest records. The note stays until committed
+"""Keeps a note, beside a log's segments, of the log's end after it lost its newest records. The note stays until committed
 offsets are lowered to that end and the transactions that lost records are ended.
 
-After a crash the note is the only trace of the loss: the log looks complete, and may have new records.
-The note also names the coordinators that have lowered their offsets, so that none lowers newer offsets again. It names those
-that have ended the transactions, so that none fences producers that have begun since. Its third line has pairs of a coordinator
-and the end to which it lowers offsets, where that differs from the note's own (`RecoveredEnd.later_ends`).
+After a crash the note is the only trace of the loss: the log looks complete, and may have new records. The note's first line
+has the end, then the coordinators of groups that have lowered their offsets, so that these do not lower newer offsets again.
+The second line has the coordinators of transactions that have ended their transactions with lost records, so that these do not
+fence producers that have begun since. The third line has pairs of a coordinator of groups and the end to which it lowers
+offsets, if that differs from the end in the first line (`RecoveredEnd.later_ends`).
 
-Invariant: the note is durable before the partition accepts a record, and before its log is replaced by the bucket's. Not
-promised: that offsets which were committed between the loss and a crash are kept, if the note did not name their coordinator
-by then. Their groups read those records again.
+Invariant: the note is durable before the partition accepts a record, and before its log is replaced by the bucket's. Offsets
+that were committed between the loss and a crash are lowered, too, if the note did not name their coordinator before the crash.
+Their groups read those records again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def write_recovered_end(
     lowered_in: frozenset[int] | None = None,
     settled_in: frozenset[int] | None = None,
 ) -> None:
-    """Writes the note durably. Blocking. StorageError if the disk refuses. A caller that writes in a thread passes both sets as
-    of the last checkpoint, because those of `end` may grow before the thread begins."""
+    """Writes the note durably. Blocking. Raises StorageError if the disk refuses. A caller that writes in a thread passes both
+    sets as of the last checkpoint, because those of `end` may grow before the thread begins."""
     path = _path(partition)
     lowered_in = end.lowered_in if lowered_in is None else lowered_in
     settled_in = end.settled_in if settled_in is None else settled_in
@@ -56,8 +57,8 @@ def write_recovered_end(
 
 
 def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
-    """None if no loss is noted. A damaged note counts as a loss of unknown size: offsets above the log end are lowered.
-    StorageError if the note cannot be read."""
+    """Returns None if no loss is noted. A damaged note counts as a loss of unknown size: offsets above the log end are lowered.
+    Raises StorageError if the note cannot be read."""
     path = _path(partition)
     try:
         return _read(path)
@@ -78,7 +79,7 @@ def _path(partition: Partition) -> str:
 
 
 def _read(path: str) -> RecoveredEnd | None:
-    """ValueError for a damaged note, StorageError if it cannot be read."""
+    """Raises ValueError for a damaged note, StorageError if the note cannot be read."""
     try:
         with open(path, encoding="ascii") as file:
             (offset, *lowered_in), *more = ([int(number) for number in line.split()] for line in file)

@@ -11,7 +11,7 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Ends something with an error.
+#: Called with the error that tells why the leadership or the log has ended.
 EndWith = Callable[[LogError], None]
 
 
@@ -35,8 +35,8 @@ class Resignations:
         return forget
 
     def end_all(self, error: LogError) -> None:
-        """Calls and removes every callback. Those added meanwhile stay for the next time. A callback that fails is logged, and
-        the others are still called."""
+        """Calls and removes every callback. Callbacks added meanwhile stay for the next end. A callback that fails is logged,
+        and the others are still called."""
         ended, self._ends = self._ends, {}
         for end in ended.values():
             try:

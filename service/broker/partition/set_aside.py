@@ -1,11 +1,12 @@
-"""Logs that were set aside because the metadata did not know their topic, and that are taken up again once they do.
+"""Logs that were set aside because the metadata did not know their topic, and that are taken up again when the metadata has the
+topic.
 
 A controller that is started with an older data directory does not know the newest topics. Their records may exist on this disk
-alone, so each broker sets those logs aside. When the newest metadata are back, the partition continues with the log that was
+alone, so each broker sets their logs aside. When the newest metadata is back, the partition continues with the log that was
 set aside. An empty log would assign its offsets a second time.
 
-Invariant: a log is taken up only by the partition with its topic id and number, and never replaces another directory.
-A partition that moves here begins with an empty log. Not promised: that a log is found if its `partition.metadata` is lost.
+Invariant: a log is taken up only by the partition with its topic id and number, and never replaces another directory. A
+partition that moves here begins with an empty log. A log whose `partition.metadata` is lost is not found.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ class SetAsideLogs:
         self._paths[topic_id, number] = path
 
     def holds(self, topic_id: TopicId, number: int) -> bool:
-        """Whether the partition's log was set aside, even if it has been taken up since. Such a log was not closed cleanly."""
+        """Whether the partition's log was set aside, even if it has been taken up since. That log was not closed cleanly."""
         return (topic_id, number) in self._paths
 
     def take_up(self, partition: TopicPartition, topic_id: TopicId, directory: str) -> None:
-        """Renames the partition's log to `directory`, if it was set aside. StorageError if the disk refuses. Blocking."""
+        """Renames the partition's log to `directory`, if it was set aside. Raises StorageError if the disk refuses.
+        Blocking."""
         path = self._paths.get((topic_id, partition.partition))
         if path is None or os.path.exists(directory) or not os.path.isdir(path):
             return

@@ -2,13 +2,13 @@
 transactions.
 
 Pure: events in, the new offsets out. The high watermark moves only while this node leads. On a single node the leader is the
-only in-sync replica, and the high watermark follows the log end. Only appends whose topic demands a flush (`flush.messages`,
-`flush.ms`) hold it back until that flush is done, so that readers see only records with the configured durability.
+only in-sync replica, and the high watermark follows the log end. Only an append after which `flush.messages` demands a flush
+holds the high watermark back until that flush is done, so that readers see only records with the configured durability.
 
-Invariants: the high watermark never falls while this leader epoch lasts, and never passes the log end, the slowest
-in-sync follower, or the first append that still waits for its flush; with fewer in-sync replicas than the minimum it stays. The
-last stable offset is the lower of the high watermark and the first unstable offset. The latter is the start of the oldest
-transaction that is open or whose marker is not below the high watermark.
+Invariants: the high watermark falls only when the log is truncated or discarded, and never passes the log end, the slowest
+in-sync follower, or the first append that still waits for its flush; it does not move with fewer in-sync replicas than the
+minimum. The last stable offset is the lower of the high watermark and the first unstable offset. The first unstable offset is
+the start of the oldest transaction that is open or whose marker is not below the high watermark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN_END = -1
 
 
 class PartitionState:
-    """`leads`: whether this node leads. `epoch_start` is the log end at which its leader epoch began. `min_in_sync` is the
+    """`leads`: whether this node leads. `epoch_start` is the log end at which the leader epoch began. `min_in_sync` is the
     number of in-sync replicas, the leader included, below which the high watermark stays."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class PartitionState:
         self.leads = False
         self.epoch_start = log_end
         self.min_in_sync = 1
-        #: Whether only holds can keep the high watermark below the log end.
+        #: Whether only appends that wait for a flush can keep the high watermark below the log end.
         self._advances_alone = False
         self._followers: dict[int, int] = {}
         self._holds: deque[tuple[int, int]] = deque()  # (base, end) of appends awaiting a flush, oldest first
@@ -59,7 +59,7 @@ class PartitionState:
     # --- leadership ---------------------------------------------------------------------------------------------------
     def lead(self, leader_epoch: int, followers: Iterable[int] = ()) -> bool:
         """This node leads, with these followers (node ids) in sync. True if the high watermark rose, as it does at once
-        without followers. ValueError for an earlier epoch."""
+        without followers. Raises ValueError for an earlier epoch."""
         if not self.leads or leader_epoch != self.leader_epoch:
             self.new_epoch(leader_epoch)
             self.epoch_start = self.log_end
@@ -77,7 +77,7 @@ class PartitionState:
         return self.leads and self.high_watermark < self.epoch_start
 
     def new_epoch(self, leader_epoch: int) -> None:
-        """Sets the leader epoch. ValueError for an earlier one."""
+        """Sets the leader epoch. Raises ValueError for an earlier one."""
         self.check_epoch(leader_epoch)
         self.leader_epoch = leader_epoch
 
@@ -96,7 +96,7 @@ class PartitionState:
 
     # --- replicas -----------------------------------------------------------------------------------------------------
     def set_in_sync(self, followers: Iterable[int]) -> bool:
-        """Replaces the in-sync followers (node ids). The end of a new one is unknown until it fetches. True if the high
+        """Replaces the in-sync followers (node ids). The end of a new follower is unknown until it fetches. True if the high
         watermark rose."""
         known = self._followers
         self._followers = {node_id: known.get(node_id, UNKNOWN_END) for node_id in followers}
@@ -135,7 +135,7 @@ class PartitionState:
         return self._advance()
 
     def check_continues(self, base: int) -> None:
-        """ValueError if a leader's batch does not continue this log, or if this node leads."""
+        """Raises ValueError if a leader's batch does not continue this log, or if this node leads."""
         if self.leads or base != self.log_end:
             raise ValueError(
                 f"a leader's batch of offset {base} where the log ends at {self.log_end}, leads: {self.leads}"
@@ -179,7 +179,8 @@ class PartitionState:
         return first if first < watermark else watermark
 
     def set_first_unstable(self, offset: int | None) -> bool:
-        """`offset` is the start of the oldest unstable transaction, None without any. True if the last stable offset rose."""
+        """`offset` is the start of the oldest unstable transaction, None if there is none. True if the last stable offset
+        rose."""
         before = self.last_stable_offset
         self.first_unstable = ALL_STABLE if offset is None else offset
         return self.last_stable_offset > before

@@ -1,7 +1,7 @@
-"""Validates a client's batch against its topic's configs, and rewrites the batch where the configs demand other bytes.
+"""Validates a client's batch against its topic's configs, and rewrites the batch if the configs require a different form.
 
-Pure but slow: recompressing a batch, inflating it, or naming its invalid records may take long. Such work runs in a thread.
-On the event loop it raises TakesLong instead.
+Pure but slow: recompressing a batch, inflating it, or naming its invalid records may take long. This work runs in a thread. On
+the event loop, validation raises TakesLong instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage_tiers.records.recompress import recompress
 from storage_tiers.records.record_errors import record_error
 from storage_tiers.types import TopicPartition
 
-#: Bytes to which a compressed batch may inflate on the event loop. Gzip takes about a millisecond for them.
+#: Bytes to which a compressed batch may inflate on the event loop. Gzip takes about a millisecond for that.
 INFLATED_AT_ONCE = 256 << 10
 
 
@@ -31,8 +31,8 @@ class TakesLong(Exception):
 def validate(
     batch: memoryview, settings: LogSettings, partition: TopicPartition, *, now_ms: int, at_once: bool
 ) -> tuple[memoryview, BatchHeader, int]:
-    """The batch as it is to be stored, its header, and the log append time (ms) or -1. Raises the precise error of an invalid
-    batch. With `at_once`, raises TakesLong if the validation would block the event loop for too long."""
+    """Returns the batch to store, its header, and the log append time (ms) or -1. Raises the precise error of an invalid batch.
+    With `at_once`, raises TakesLong if the validation would block the event loop for too long."""
     if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
         raise TakesLong
     stamped = -1
@@ -71,8 +71,8 @@ def validate(
 def _rewritten(
     batch: memoryview, header: BatchHeader, settings: LogSettings, stamped: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it is to be stored: in the topic's codec, with `stamped` (ms) as log append time unless that is -1.
-    Otherwise the batch's max timestamp is corrected if the client misstated it."""
+    """Returns the batch to store: in the topic's codec, with `stamped` (ms) as log append time unless that is -1. If it is -1,
+    the batch's max timestamp is corrected if the client misstated it."""
     owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
     if owned is None:
         if stamped < 0 and not header.wrong_max_timestamp:
@@ -97,7 +97,7 @@ def _explained(
     partition: TopicPartition,
     now_ms: int,
 ) -> InvalidRecord | InvalidTimestamp:
-    """The error, with the invalid records named if single records are invalid."""
+    """Returns the error to raise: one that names the invalid records if single records are invalid, or else `error`."""
     earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
     if settings.timestamp_type == "LogAppendTime":
         earliest, latest = -UNBOUNDED - 1, UNBOUNDED

@@ -1,20 +1,22 @@
-"""Tracks which producers' transactions the coordinator has verified for a partition: only these may begin one there.
+"""Tracks the producers whose transactions the coordinator has verified for a partition. Only they may begin a transaction
+there.
 
-Without it, a batch that was delayed until its transaction had ended would begin a transaction that never ends. Readers of
-committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
+Without this check, a batch that was delayed until its transaction had ended would begin a transaction that never ends. Readers
+of committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
 
 Pure. Invariants: the coordinator's answer holds for the transaction that was open at the time of the request, or with version 2
-for the producer's next one. A marker that ends transactions of its epoch, a verification under a newer epoch, or the end of
-this node's leadership makes it void. The lowest sequence of the requests is remembered until the transaction has begun. So a
-producer that the log does not know must begin with its first batch, even if the verification of that batch failed and those of
-later batches succeeded. At most MAX_VERIFICATIONS are kept: those for which a batch waits, and the newest of the others.
+of transactions for the producer's next one. A marker that ends transactions of its epoch, a verification under a newer epoch,
+or the end of this node's leadership makes the answer void. The lowest sequence of the requests is remembered until the
+transaction has begun. So a producer that the log does not know must begin with its first batch, even if the verification of
+that batch failed and those of later batches succeeded. At most MAX_VERIFICATIONS are kept: those for which a batch waits, and
+the newest of the others.
 """
 
 from __future__ import annotations
 
 from storage_tiers.errors import InvalidTransactionState, LogError, OutOfOrderSequence, RequestTimedOut
 
-#: Most producers of one partition that have requested a verification and have not begun a transaction since.
+#: The maximum number of producers of one partition that have requested a verification and have not begun a transaction since.
 MAX_VERIFICATIONS = 1_000
 
 
@@ -33,7 +35,7 @@ class Verification:
         self.holders = 0
 
     def check_first(self, sequence: int) -> None:
-        """OutOfOrderSequence if the log's first batch of the producer must have an earlier sequence."""
+        """Raises OutOfOrderSequence if the log's first batch of the producer must have an earlier sequence."""
         least = 0 if self.adds else self.lowest_sequence
         if sequence > least:
             raise OutOfOrderSequence(
@@ -68,8 +70,8 @@ class Verifications:
             begun = kept = found
             found.lowest_sequence = min(found.lowest_sequence, sequence)
         else:
-            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # void: of an older instance
-        self._of[producer_id] = kept  # as the newest
+            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # void: its epoch is older
+        self._of[producer_id] = kept  # at the end, as the newest
         begun.holders += 1
         return begun
 
@@ -93,7 +95,7 @@ class Verifications:
         self._of.clear()
 
     def verified(self, verification: Verification) -> None:
-        """Records a positive answer. Without effect if the verification is void."""
+        """Records a positive answer. Has no effect if the verification is void."""
         verification.is_verified = True
 
     def ended(self, producer_id: int, epoch: int) -> None:
@@ -104,7 +106,8 @@ class Verifications:
             del self._of[producer_id]
 
     def check(self, producer_id: int, epoch: int) -> Verification:
-        """The verification by which the producer may begin a transaction now. InvalidTransactionState if there is none."""
+        """Returns the verification that lets the producer begin a transaction now. Raises InvalidTransactionState if there is
+        none."""
         found = self._of.get(producer_id)
         if found is None or not found.is_verified or found.epoch != epoch:
             raise InvalidTransactionState(

@@ -1,4 +1,4 @@
-"""`tidelog cluster`: the cluster's id, its nodes, and their state."""
+"""`tidelog cluster`: shows the cluster's id, its nodes and their state, and removes brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from service.cli.output import AsJson, counted, print_json, print_table
 
 cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster, move its partitions, or start one for tests.")
 
-#: The most partitions without a leader, and the most moving partitions, that the text below the table lists.
+#: The maximum number of partitions without a leader, and of moving partitions, that the text below the table names.
 NAMED = 10
 
 
@@ -101,6 +101,11 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, pr
     print_table(columns, [(*each[:3], "yes" if each.controller else "no", *each[4:]) for each in state.brokers])
     if state.leaderless:
         typer.echo(f"{counted(len(state.leaderless), 'partition')} without a leader: {_first(state.leaderless)}")
+    for broker in state.without_disk:
+        typer.echo(
+            f"broker {broker} runs without the disk of its partitions; start it with its first --data-dir, or, if that is "
+            "lost, see broker.disk_replaced in docs/operations.md"
+        )
     if targets:
         named = [f"{topic}-{number} to broker {target}" for (topic, number), target in targets]
         typer.echo(f"{counted(len(named), 'partition')} moving: {_first(named)}")

@@ -11,6 +11,7 @@ from service.cli.client import move_planner
 from service.cli.client.group_offsets import parse_scope
 from service.cli.client.move_planner import MovePlan, Obstacle, PartitionKey, Placement, PlannedMove
 from service.cli.client.move_requests import Placements, placements, reassign, with_obstacles
+from service.cli.client.move_throttle import MoveThrottle
 from service.cli.client.move_wait import MoveState, MoveWait, look_through, named, names, why_waiting
 from service.cli.completion import complete_topic
 from service.cli.errors import CommandError, report
@@ -26,6 +27,16 @@ Timeout = Annotated[
     float | None, typer.Option(min=0, help="The longest wait, in seconds. (default: no limit)", show_default=False)
 ]
 
+Throttle = Annotated[
+    int | None,
+    typer.Option(
+        metavar="BYTES_PER_S",
+        min=1,
+        help="The most bytes a second that a broker offloads for these moves. (default: no limit)",
+        show_default=False,
+    ),
+]
+
 
 class MoveOptions(NamedTuple):
     """The options that all these commands have."""
@@ -34,6 +45,7 @@ class MoveOptions(NamedTuple):
     execute: bool
     wait: bool
     timeout: float | None
+    throttle: int | None
     as_json: bool
 
 
@@ -48,6 +60,7 @@ def move(
     execute: Execute = False,
     wait: Wait = True,
     timeout: Timeout = None,
+    throttle: Throttle = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
@@ -68,7 +81,7 @@ def move(
     else:
         plan = move_planner.move_to(with_obstacles(address, chosen), to)
     nothing = "no move is in progress" if cancel else f"the partitions are already on broker {to}"
-    _carry_out(address, plan, nothing, MoveOptions(bootstrap, execute, wait, timeout, as_json))
+    _carry_out(address, plan, nothing, MoveOptions(bootstrap, execute, wait, timeout, throttle, as_json))
 
 
 def drain(
@@ -76,6 +89,7 @@ def drain(
     execute: Execute = False,
     wait: Wait = True,
     timeout: Timeout = None,
+    throttle: Throttle = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
@@ -94,7 +108,7 @@ def drain(
             f"broker {broker} is the only live broker, so its partitions cannot move; start another broker first"
         )
     plan = move_planner.drain(with_obstacles(address, found.rows), broker, found.brokers)
-    wanted = MoveOptions(bootstrap, execute, wait, timeout, as_json)
+    wanted = MoveOptions(bootstrap, execute, wait, timeout, throttle, as_json)
     _carry_out(address, plan, f"broker {broker} holds no partition", wanted)
     if execute and wait and not as_json:
         typer.echo(f"stop broker {broker} before new partitions are created there")
@@ -104,6 +118,7 @@ def rebalance(
     execute: Execute = False,
     wait: Wait = True,
     timeout: Timeout = None,
+    throttle: Throttle = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
@@ -115,13 +130,15 @@ def rebalance(
     if plan.staying:
         report(f"the partitions cannot be spread more evenly: {_why_staying(plan.staying)}")
     nothing = "the partitions are spread evenly" if not plan.staying else "no move would spread them more evenly"
-    _carry_out(address, plan._replace(staying=()), nothing, MoveOptions(bootstrap, execute, wait, timeout, as_json))
+    _carry_out(
+        address, plan._replace(staying=()), nothing, MoveOptions(bootstrap, execute, wait, timeout, throttle, as_json)
+    )
 
 
 def _chosen(
     bootstrap: str, found: Placements, scopes: Sequence[tuple[str, Sequence[int] | None]]
 ) -> Sequence[Placement]:
-    """The placements of the named partitions, without repetitions. CommandError if one does not exist."""
+    """The placements of the named partitions, without duplicates. Raises CommandError if a partition does not exist."""
     known: dict[str, dict[int, Placement]] = {}
     for each in found.rows:
         known.setdefault(each.topic, {})[each.partition] = each
@@ -138,21 +155,33 @@ def _chosen(
 
 # --- carrying out -----------------------------------------------------------------------------------------------------
 def _carry_out(address: str, plan: MovePlan, nothing: str, wanted: MoveOptions) -> None:
-    """Shows the plan and, with `execute`, carries it out. `nothing` says why there is nothing to move. CommandError if a
+    """Shows the plan and, with `execute`, carries it out. `nothing` says why there is nothing to move. Raises CommandError if a
     partition does not move as planned."""
     if not wanted.as_json:
         _print_plan(plan, nothing, execute=wanted.execute)
     refused: Mapping[PartitionKey, str] = {}
     states: dict[PlannedMove, str] = dict.fromkeys(plan.moves, "planned")
     if wanted.execute:
+        throttle = MoveThrottle(address, [*plan.moves, *plan.under_way], wanted.throttle)
         try:
+            throttle.begin()
             refused = reassign(address, plan.moves)
             states = {each: "refused" if each.key in refused else "begun" for each in plan.moves}
             begun = [each for each in plan.moves if each.key not in refused]
             if wanted.wait:
                 states |= _await([*begun, *plan.under_way], wanted)
         except KeyboardInterrupt:
-            raise CommandError(f"interrupted: moves that have begun continue; {CANCEL_ALL}") from None
+            stays = "; ".join(("interrupted: moves that have begun continue", CANCEL_ALL, *throttle.remains()))
+            raise CommandError(stays) from None
+        except CommandError:
+            for sentence in throttle.remains():
+                report(sentence)
+            raise
+        if not {"begun", MoveState.MOVING.value}.isdisjoint(states.values()):
+            for sentence in throttle.remains():
+                report(sentence)
+        else:
+            throttle.end()
     if wanted.as_json:
         print_json(_as_json(plan, states, refused, execute=wanted.execute))
     elif wanted.execute and states:

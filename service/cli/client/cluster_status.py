@@ -1,9 +1,8 @@
 """The state of a cluster's brokers, from any broker's Metadata response. Pure.
 
-Every response leaves out fenced brokers, but not their partitions. Such a partition has a replica on a broker that is not
-listed.
+A response omits fenced brokers, but not their partitions. So a broker that has a replica and is not listed is away.
 
-Not promised: to find a missing broker without partitions.
+A broker without partitions is not found while it is away.
 """
 
 from __future__ import annotations
@@ -34,21 +33,25 @@ class BrokerRow(NamedTuple):
 
 
 class ClusterStatus(NamedTuple):
-    """`leaderless` are partitions without a leader, each TOPIC-PARTITION."""
+    """`leaderless` are partitions without a leader, each TOPIC-PARTITION. `without_disk` are the ready brokers of such
+    partitions: their disk was replaced, since a ready broker leads all partitions on its disk."""
 
     brokers: list[BrokerRow]
     leaderless: list[str]
+    without_disk: list[int]
 
 
 def status_of(addresses: Mapping[int, str], controller: int, partitions: Iterable[PlacedPartition]) -> ClusterStatus:
-    """`addresses` are those of the listed brokers, by id."""
+    """`addresses` has the addresses of the listed brokers, by id."""
     leads: Counter[int] = Counter()
     holds: Counter[int] = Counter()
     leaderless = []
+    without_disk: set[int] = set()
     for each in partitions:
         holds.update(each.replicas)
         if each.leader < 0:
             leaderless.append((each.topic, each.partition))
+            without_disk.update(broker for broker in each.replicas if broker in addresses)
         else:
             leads[each.leader] += 1
     rows = [
@@ -62,4 +65,6 @@ def status_of(addresses: Mapping[int, str], controller: int, partitions: Iterabl
         )
         for broker in sorted({*addresses, *holds})
     ]
-    return ClusterStatus(rows, [f"{topic}-{partition}" for topic, partition in sorted(leaderless)])
+    return ClusterStatus(
+        rows, [f"{topic}-{partition}" for topic, partition in sorted(leaderless)], sorted(without_disk)
+    )

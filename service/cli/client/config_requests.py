@@ -1,5 +1,5 @@
-"""DescribeConfigs and IncrementalAlterConfigs, sent to a node directly: librdkafka supports neither the cluster-wide broker
-defaults (a resource without a name) nor the documentation of configs."""
+"""DescribeConfigs and IncrementalAlterConfigs, sent to a node directly, because librdkafka supports neither the cluster-wide
+broker defaults (a resource without a name) nor the documentation of configs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.cli.kafka import unknown_topic
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
-#: The names that this command prints for DescribeConfigs' sources.
+#: The names that `tidelog configs` prints for the sources of DescribeConfigs.
 SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default"}
 
 
@@ -40,7 +40,8 @@ class ConfigChange:
 
 
 def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = ()) -> list[Described]:
-    """The configs of one resource, by name: all, or those in `keys` that exist. CommandError if the node refuses."""
+    """The configs of one resource, sorted by name: all, or those in `keys` that exist. Raises CommandError if the node
+    refuses."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8
@@ -67,7 +68,7 @@ def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = (
 
 
 def alter_configs(address: str, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """Makes all changes or none. CommandError, with the node's reason, if it refuses them."""
+    """Makes all changes or none. Raises CommandError with the node's reason if it refuses them."""
     from kio.schema.incremental_alter_configs.v1.request import (
         AlterableConfig,
         AlterConfigsResource,

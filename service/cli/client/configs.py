@@ -1,4 +1,4 @@
-"""`tidelog configs`: shows configs of brokers and topics with the source of each value, and changes those of brokers."""
+"""`tidelog configs`: shows configs of brokers and topics with the source of each value, and changes the configs of brokers."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _require_known(address: str, deleted: Sequence[str]) -> None:
 
 
 def _no_such(absent: list[str], known: list[str], *, of_topic: bool) -> str:
-    near = [f"log.{key}" for key in absent if f"log.{key}" in known]  # a topic's key under the broker's name for it
+    near = [f"log.{key}" for key in absent if f"log.{key}" in known]  # the broker's name for a topic's key
     near = near or list(dict.fromkeys(each for key in absent for each in difflib.get_close_matches(key, known, 2)))
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     whose, others = (

@@ -1,6 +1,6 @@
-"""`tidelog consume`: prints records of topics. It assigns partitions itself, unless `--group` names a group to join.
+"""`tidelog consume`: prints records of topics. The command assigns the partitions, unless `--group` names a group.
 
-Reads with `read_committed`. This module has the command line and the formats; `following.py` reads and prints.
+This module has the command line and the formats. `following.py` reads with `read_committed`, and prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ GroupName = Annotated[
         "-g",
         metavar="GROUP",
         help="Read as a member of this group: the group assigns the partitions, reading resumes at its committed offsets, "
-        "and printed records are committed. --from applies to partitions without a committed offset: beginning or end.",
+        "and the offsets of printed records are committed. --from applies to partitions without a committed offset: beginning "
+        "or end.",
         autocompletion=complete_group,
         show_default=False,
     ),

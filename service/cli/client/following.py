@@ -1,7 +1,7 @@
-"""Reads records through librdkafka and prints them. The command assigns the partitions itself, or a group does.
+"""Reads records through librdkafka and prints them. Either the command assigns the partitions, or a group does.
 
-Without an end condition, a follower waits for new records, and for the node if it goes away. With an end condition, a node that
-goes away is an error, and the follower does not wait for records that arrive after the start.
+Without an end condition, a follower waits for the node if it becomes unreachable. With one, an unreachable node is an error. A
+follower that ends at the partitions' ends does not wait for new records; all others do.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from service.cli.listener import require_reachable
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-#: librdkafka's consumer requires a group id, although it joins no group.
+#: librdkafka's consumer requires a group id, even if it joins no group.
 GROUP = "tidelog-cli"
 BATCH = 1000
 POLL_S = 0.05
-#: How long the node may delay an empty Fetch response. librdkafka reports the end of a partition only after that response.
+#: How long the node may delay an empty Fetch response, in ms. librdkafka reports the end of a partition only after that
+#: response.
 FOLLOWING_WAIT_MS = 500
 ENDING_WAIT_MS = 50
-#: Silences before a member reports that it has not joined: a new group waits `group.initial.rebalance.delay.ms` for members.
+#: Silences before a member reports that it has not joined, because a new group waits `group.initial.rebalance.delay.ms` for
+#: members.
 SILENT_JOINS = 2
 _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
 
@@ -58,7 +60,7 @@ class Follower:
         self._left = max_messages
         self._stopped = False
         self._exit_at_end = exit_at_end
-        #: Partitions that have not reached their end once, and partitions with records still to print.
+        #: Partitions whose end was never reached, and partitions with records still to print.
         self._unfinished: set[PartitionKey] = set()
         self._behind: set[PartitionKey] = set()
         #: The offset at which a partition's committed records ended.
@@ -104,7 +106,7 @@ class Follower:
                 self._on_lost()
 
     def stop(self) -> None:
-        """Ends `run` within POLL_S. Signal handlers use it, because their exceptions could be lost."""
+        """Ends `run` within POLL_S. Signal handlers call this method, because their exceptions could be lost."""
         self._stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second signal ends a blocked write
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -131,13 +133,13 @@ class Follower:
             return
         why = held_at(self._bootstrap, held)
         if why is None:
-            self._held.forget(held)  # the node did not answer; the next look asks again
+            self._held.forget(held)  # the node did not answer; the next `look` finds them again
             return
         for (topic, number), reason in why.items():
             report(f"{topic}-{number} is read up to offset {held[topic, number]}: {reason}")
 
     def _high_watermarks(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
-        """As of the last Fetch; no request is sent."""
+        """The high watermarks of the last Fetch responses; no request is sent."""
         from confluent_kafka import KafkaException, TopicPartition
 
         found = {}
@@ -181,7 +183,7 @@ class Follower:
             self._left -= 1
 
     def _printed(self, messages: Sequence[Message]) -> None:
-        """Called after these messages were flushed to the output."""
+        """Called after `messages` were flushed to the output."""
 
     def _out_of_range(self, key: PartitionKey) -> CommandError:
         from confluent_kafka import KafkaException, TopicPartition
@@ -210,15 +212,15 @@ class Follower:
 # --- partitions that the command assigns ------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ConsumedRange:
-    """`start` is an offset or one of librdkafka's special offsets. `stop` is the first offset not to print, None without an
-    end."""
+    """`start` is an offset or one of librdkafka's special offsets. `stop` is the first offset that is not printed, None if
+    there is no end."""
 
     start: int
     stop: int | None
 
 
 class Ranges(NamedTuple):
-    """The ranges of the command line. `partitions` is None for all, `bound` is None without an end."""
+    """The ranges of the command line. `partitions` is None for all partitions; `bound` is None if there is no end."""
 
     topics: Sequence[str]
     partitions: Sequence[int] | None
@@ -269,7 +271,7 @@ class RangeFollower(Follower):
 def _spans(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], begin: Position, bound: Position | None
 ) -> dict[PartitionKey, ConsumedRange]:
-    """The range to read in each partition. Partitions with an empty range are left out."""
+    """The range to read in each partition. Partitions with an empty range are omitted."""
     if bound is None and begin.is_an_end:
         return {key: ConsumedRange(begin.value, None) for key in keys}  # librdkafka uses the same numbers
     starts = find_offsets(bootstrap, consumer, keys, begin)
@@ -311,7 +313,7 @@ class GroupFollower(Follower):
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_joined = True
-        self._quiet.heard()  # so far the member waited for the group, not for records
+        self._quiet.heard()  # until now the member waited for the group, not for records
         self._unfinished = {(each.topic, each.partition) for each in partitions}
         self._behind = set(self._unfinished)
         self._ends = {}

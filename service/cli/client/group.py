@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -14,7 +15,8 @@ from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, P
 from service.cli.output import AsJson, counted, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
     from confluent_kafka import ConsumerGroupState
     from confluent_kafka.admin import AdminClient
@@ -45,7 +47,7 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """List all groups with their type and state."""
+    """List all consumer groups with their type and state. The groups of Kafka Connect's workers are not among them."""
     from confluent_kafka import ConsumerGroupType
 
     states = _named(state, {_state_name(each): each for each in _states()}, "--state")
@@ -84,47 +86,56 @@ def describe(
     if not found.members and not lags:
         typer.echo("the group has committed no offsets")
         return
+    shown = _shown_members(found.members)
     rows = [
-        (
-            lag.topic,
-            lag.partition,
-            lag.offset,
-            lag.end,
-            lag.lag,
-            lag.in_bucket,
-            owners[lag.key].client_id if lag.key in owners else None,
-            owners[lag.key].host if lag.key in owners else None,
-        )
+        (lag.topic, lag.partition, lag.offset, lag.end, lag.lag, lag.in_bucket)
+        + (shown[owners[lag.key].member_id] if lag.key in owners else (None, None))
         for lag in lags
     ]
-    idle = [member for member in found.members if not member.assignment.topic_partitions]
+    idle = [shown[member.member_id] for member in found.members if not member.assignment.topic_partitions]
     nothing = (None,) * 6
     print_table(
         ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "IN BUCKET", "MEMBER", "HOST"),
-        [*rows, *((*nothing, member.client_id, member.host) for member in idle)],
+        [*rows, *(nothing + each for each in idle)],
     )
 
 
 @group.command()
 def delete(
-    name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_group)],
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
-    """Delete a group that has no members, and its offsets."""
+    """Delete groups that have no members, and their offsets. One that cannot be deleted does not keep the others."""
+    admin = connect_admin(bootstrap)  # its futures are never done once it is gone
+    futures = admin.delete_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+    failures = []
+    for name, future in futures.items():
+        try:
+            _deleted(bootstrap, name, future)
+        except CommandError as error:
+            failures.append(error)
+        else:
+            if not as_json:
+                typer.echo(f"deleted group {name}")
+    if failures:
+        raise type(failures[0])("; ".join(map(str, failures)))
+    if as_json:
+        print_json({"deleted": list(futures)})
+
+
+def _deleted(bootstrap: str, name: str, future: Future[Any]) -> None:
+    """Returns once the group is deleted. Raises CommandError if it has members, does not exist or cannot be deleted."""
     from confluent_kafka import KafkaException
 
-    admin = connect_admin(bootstrap)
-    future = admin.delete_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
     failure = future.exception()
     code = failure.args[0].name() if isinstance(failure, KafkaException) else None
     if code == "NON_EMPTY_GROUP":
         raise CommandError(f"group {name} has members; {group_offsets.STOP_MEMBERS}")
     if code == "GROUP_ID_NOT_FOUND":
-        raise _unknown(name)
+        raise group_offsets.unknown(name)
     outcome(bootstrap, future, f"cannot delete group {name}")
-    if as_json:
-        print_json({"group": name, "deleted": True})
-    else:
-        typer.echo(f"deleted group {name}")
 
 
 @group.command("delete-offsets")
@@ -218,15 +229,21 @@ def _print_result(name: str, before: Any, *, execute: bool) -> None:
         typer.echo(f"The group has members, which commit offsets of their own; {group_offsets.STOP_MEMBERS}.")
 
 
+def _shown_members(members: Sequence[Any]) -> dict[str, tuple[str, str]]:
+    """Returns name and host of each member, by member id. The name is the client id, which is short, or the member id if
+    another member has the same client id, as all members of librdkafka have by default."""
+    count = Counter(member.client_id for member in members)
+    return {
+        member.member_id: (member.client_id if count[member.client_id] == 1 else member.member_id, member.host)
+        for member in members
+    }
+
+
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
     found = group_offsets.described(bootstrap, admin, name)
     if _state(found) == "Dead":
-        raise _unknown(name)
+        raise group_offsets.unknown(name)
     return found
-
-
-def _unknown(name: str) -> CommandError:
-    return CommandError(f"there is no group {name}; `tidelog group list` shows all")
 
 
 def _state(found: Any) -> str:
@@ -240,13 +257,13 @@ def _states() -> list[ConsumerGroupState]:
 
 
 def _state_name(state: ConsumerGroupState) -> str:
-    """Kafka's name: confluent-kafka says PREPARING_REBALANCING for PreparingRebalance."""
+    """Kafka's name of the state. confluent-kafka has PREPARING_REBALANCING for PreparingRebalance."""
     words = state.name.split("_")
     return "".join(word.capitalize() for word in words).replace("Rebalancing", "Rebalance")
 
 
 def _named(words: list[str] | None, known: Mapping[str, T], option: str) -> set[T]:
-    """The values of these names, in upper or lower case."""
+    """The values of the names in `words`, regardless of case."""
     found = {name.lower(): value for name, value in known.items()}
     for word in words or ():
         if word.lower() not in found:

@@ -1,7 +1,7 @@
-"""The offsets of a consumer group: lag, and positions to which they can be moved.
+"""The offsets of a consumer group: their lag, and moves to other positions.
 
-As in Kafka's own tool, a new offset below the log start becomes the log start, and one above the end becomes the end. Standard
-error names such partitions.
+As in Kafka's own tool, a new offset below the log start becomes the log start, and a new offset above the end becomes the end.
+Such partitions are named on standard error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
-#: Advice about members. Kafka keeps a stopped static member until its session times out.
-STOP_MEMBERS = "stop the members first; static members leave only session.timeout.ms after they stop"
+#: Advice about members. A killed or static member stays in the group until its session times out, as in Kafka.
+STOP_MEMBERS = "stop the members first; those that were killed, and static ones, leave only session.timeout.ms later"
 #: The errors of OffsetDelete that need an explanation, by code.
 _REFUSALS = {3: "no such partition", 86: f"a member of the group is subscribed to the topic; {STOP_MEMBERS}"}
 
 
 class Lag(NamedTuple):
-    """`offset` is None if nothing is committed, `end` if the topic was deleted, `lag` in both cases. `in_bucket` is the part of
-    the lag that is in the bucket. It is None without a lag, while the store is behind, or if the leader does not answer."""
+    """`offset` is None if nothing is committed, and `end` is None if the topic was deleted. In both cases `lag` is None.
+    `in_bucket` is the part of the lag that is in the bucket. It is None if `lag` is None, if the store is behind, or if the
+    leader does not answer."""
 
     topic: str
     partition: int
@@ -92,8 +93,8 @@ def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Part
 
 
 def _leaders(consumer: Consumer, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str | None]:
-    """The address of each partition's leader, None without one. Partitions that do not exist are missing: members keep
-    partitions of deleted topics until the next rebalance."""
+    """The address of each partition's leader, None if there is no leader. Partitions of deleted topics are omitted, which
+    members keep until the next rebalance."""
     found: dict[PartitionKey, str | None] = {}
     for topic in dict.fromkeys(topic for topic, _ in keys):
         metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
@@ -104,7 +105,7 @@ def _leaders(consumer: Consumer, keys: Sequence[PartitionKey]) -> dict[Partition
 
 
 def _tiered_ends(leaders: Mapping[PartitionKey, str | None]) -> dict[PartitionKey, int | None]:
-    """The offset after each partition's last record in the bucket, 0 without one. None if the store is behind, or if the
+    """The offset after each partition's last record in the bucket, 0 if there is none. None if the store is behind, or if the
     partition's leader does not answer."""
     asked: dict[tuple[str, str], list[int]] = {}
     for (topic, number), address in leaders.items():
@@ -127,7 +128,7 @@ def _lag(key: PartitionKey, offset: int | None, end: int | None, tiered_end: int
 
 # --- moving -----------------------------------------------------------------------------------------------------------
 def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] | None) -> list[PartitionKey]:
-    """The partitions that `--topic` names, or all with a committed offset."""
+    """The partitions that `--topic` names, or all partitions with a committed offset."""
     if not topics:
         keys = list(committed(bootstrap, admin, group))
         if not keys:
@@ -142,7 +143,7 @@ def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] 
 
 
 def parse_scope(word: str) -> tuple[str, list[int] | None]:
-    """`orders` or `orders:0,2`. CommandError for anything else."""
+    """Parses `orders` or `orders:0,2`. Raises CommandError for anything else."""
     topic, colon, numbers = word.partition(":")
     words = numbers.split(",") if colon else []
     if not topic or not all(each.isascii() and each.isdecimal() for each in words):
@@ -159,7 +160,7 @@ def moves(
     to: str | None,
     shift_by: int | None,
 ) -> list[Move]:
-    """Moves to a position, by a number of records from the committed offset, or to the committed offset itself."""
+    """The moves to a position, by a number of records from the committed offset, or to the committed offset itself."""
     from storage_tiers.clock import SystemClock
 
     with _Lookup(bootstrap) as consumer:
@@ -179,7 +180,7 @@ def moves(
 def moves_to(
     bootstrap: str, admin: AdminClient, group: str, keys: Sequence[PartitionKey], wanted: Mapping[PartitionKey, int]
 ) -> list[Move]:
-    """The moves to the wanted offsets, each limited to its partition's log. Standard error names the changed ones."""
+    """The moves to the wanted offsets, each limited to its partition's log. Limited offsets are named on standard error."""
     with _Lookup(bootstrap) as consumer:
         for topic in dict.fromkeys(topic for topic, _ in keys):
             partitions_of(bootstrap, consumer, [topic], [number for name, number in keys if name == topic])
@@ -199,9 +200,9 @@ def _say_kept(where: str, taken: str, keys: Sequence[PartitionKey]) -> None:
 
 
 def parse_csv(lines: Iterable[str], group: str) -> dict[PartitionKey, int]:
-    """Reads lines of TOPIC,PARTITION,OFFSET, or of GROUP,TOPIC,PARTITION,OFFSET without those of other groups. These are the
-    two formats of `kafka-consumer-groups --export`, for one group and for several. As in that tool, the first line decides the
-    format. CommandError names the first wrong line."""
+    """Reads lines of TOPIC,PARTITION,OFFSET or GROUP,TOPIC,PARTITION,OFFSET, and ignores the lines of other groups. These are
+    the two formats of `kafka-consumer-groups --export`, for one group and for several. As in that tool, the first line decides
+    the format. Raises CommandError with the number of the first wrong line."""
     found: dict[PartitionKey, int] = {}
     columns = 0
     for number, row in enumerate(csv.reader(lines), 1):
@@ -244,8 +245,8 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 
 
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
-    """Deletes the offsets of these partitions. Returns the partitions that had one. The request goes directly to the
-    coordinator, because librdkafka's Python client lacks OffsetDelete."""
+    """Deletes the offsets of these partitions. Returns the partitions that had a committed offset. The request goes directly to
+    the coordinator, because librdkafka's Python client lacks OffsetDelete."""
     from kio.schema.errors import ErrorCode
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
@@ -269,6 +270,8 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     )
     request = OffsetDeleteRequest(group_id=GroupId(group), topics=rows)
     answer = ask(_coordinator(bootstrap, admin, group), request, OffsetDeleteResponse)
+    if answer.error_code == ErrorCode.group_id_not_found:
+        raise unknown(group)
     if answer.error_code != 0:
         raise CommandError(f"cannot delete offsets of group {group}: {answer.error_code.name}")
     refused: dict[int, list[str]] = {}
@@ -282,12 +285,16 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     return [key for key in keys if key in known]
 
 
+def unknown(group: str) -> CommandError:
+    return CommandError(f"there is no group {group}; `tidelog group list` shows all")
+
+
 def _several(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def described(bootstrap: str, admin: AdminClient, group: str) -> Any:
-    """The admin client's answer about the group. Retried while the coordinator is created or loaded."""
+    """The admin client's answer about the group. The request is retried while the coordinator is created or loaded."""
     from confluent_kafka import KafkaException
 
     def step() -> Future[Any]:

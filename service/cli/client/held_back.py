@@ -1,7 +1,7 @@
-"""Finds partitions in which a follower has reached an open transaction. Without a report they look idle.
+"""Finds partitions in which a follower has reached an open transaction. Without a report, such partitions look idle.
 
-Committed records end at the last stable offset. The follower compares it with the high watermark of each Fetch response, so it
-sends no request before a partition is held back.
+Committed records end at the last stable offset. The follower compares that offset with the high watermark of each Fetch
+response, and sends no request before a partition is held back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from service.cli.client.positions import PartitionKey
 
 
 class HeldBack:
-    """A partition is held back if its committed records end below the high watermark, and at the same offset, at two looks
-    that are `SILENCE_S` apart. So short transactions are not reported. Each offset of a partition is found once. `now` returns
-    seconds of a monotonic clock."""
+    """A partition is held back if two calls of `look`, `SILENCE_S` apart, find that its committed records end at the same
+    offset, below the high watermark. Short transactions are therefore not reported. Each offset of a partition is returned
+    once. `now` returns seconds of a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -28,7 +28,7 @@ class HeldBack:
 
     def look(self, ends: Mapping[PartitionKey, int], high: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, int]:
         """`ends` are the offsets at which the partitions' committed records ended, `high` their high watermarks. Returns the
-        offsets of the held-back partitions that were not found at that offset before."""
+        held-back partitions that were not returned with the same offset before."""
         self._next_at = self._now() + silence.SILENCE_S
         held = {key: end for key, end in ends.items() if high.get(key, end) > end}
         found = {key: end for key, end in held.items() if self._seen.get(key) == end and self._found.get(key) != end}
@@ -37,6 +37,6 @@ class HeldBack:
         return found
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """The next look finds these partitions again if they are still held back."""
+        """Lets the next `look` return these partitions again if they are still held back."""
         for key in keys:
             self._found.pop(key, None)

@@ -1,16 +1,16 @@
-"""Records as JSON Lines: `consume --json` writes them, `produce --json` reads them, and no part of a record is lost.
+"""Records as JSON Lines: `consume --json` writes them, and `produce --json` reads them. No part of a record is lost.
 
 A key, a value or a header's value that is UTF-8 appears as text under its own name. Other bytes appear as base64 under the name
-with the suffix `_base64`. null is null, and empty bytes are empty text, so that a tombstone and an empty value differ.
+with the suffix `_base64`. null appears as null, and empty bytes as empty text, so that a tombstone and an empty value differ.
 
     {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
      "value_base64":"/w==","headers":[{"key":"h","value":null}]}
 
-Lines that librdkafka cannot send are refused: the timestamp 0 (librdkafka reads it as "now") and a zero byte in a header's
-key. librdkafka chooses a missing timestamp.
+A line is refused if librdkafka cannot send its record: if its timestamp is 0, which librdkafka reads as "now", or a header's
+key has a zero byte. librdkafka chooses a missing timestamp.
 
-Pure. When reading, `value` is required, so that a misspelt name writes no tombstone; all other fields are optional. `offset`
-and `timestamp_type` are ignored: the log assigns them.
+Pure. A line to be read must have `value` or `value_base64`, so that a misspelt name writes no tombstone; all other fields are
+optional. `offset` and `timestamp_type` are ignored, because the log assigns them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _LONGEST_QUOTE = 60
 
 
 class JsonRecord(NamedTuple):
-    """A line's fields. None means that the producer chooses."""
+    """A line's fields. The producer chooses a topic, partition or timestamp that is None; a key or value that is None is
+    null."""
 
     topic: str | None
     partition: int | None
@@ -56,7 +57,7 @@ def to_json(record: ShownRecord) -> bytes:
 
 
 def from_json(line: bytes) -> JsonRecord:
-    """Raises ValueError with a sentence if the line is not a record."""
+    """Raises ValueError, whose message is a sentence, if the line is not a record."""
     try:
         found = json.loads(line)
     except ValueError as error:

@@ -1,10 +1,11 @@
-"""Plans moves of partitions between brokers: to one broker, away from one broker, or to give all brokers equally many. Pure.
+"""Plans moves of partitions between brokers: to one broker, away from one broker, or to spread them evenly over the brokers.
+Pure.
 
-Invariants: a plan depends on the placements alone, not on their order. Only live brokers get partitions. A plan to rebalance
-makes no topic less even than before. If every partition can move, the partition counts of any two brokers then differ by at
+Invariants: a plan depends on the placements alone, not on their order. Only live brokers get partitions. A rebalancing plan
+spreads no topic less evenly than before. If every partition can move, the partition counts of any two brokers then differ by at
 most one, in each topic and in total.
 
-Not promised: the fewest moves possible. A partition's size does not matter.
+A plan may have more moves than are necessary, and ignores the sizes of partitions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Placement(NamedTuple):
 
 
 class PlannedMove(NamedTuple):
-    """If `source` is `target`, the partition stays there and its move in progress is cancelled."""
+    """If `source` is `target`, the partition stays on its broker, and its move in progress is cancelled."""
 
     topic: str
     partition: int
@@ -57,7 +58,7 @@ class PlannedMove(NamedTuple):
 
 class MovePlan(NamedTuple):
     """`under_way` are moves in progress that the plan does not change. `staying` are partitions that cannot move as requested.
-    Each is sorted by topic and partition."""
+    All three are sorted by topic and partition."""
 
     moves: Sequence[PlannedMove] = ()
     under_way: Sequence[PlannedMove] = ()
@@ -86,7 +87,7 @@ def call_off(chosen: Iterable[Placement]) -> MovePlan:
 
 
 def drain(placements: Iterable[Placement], broker: int, live: Collection[int]) -> MovePlan:
-    """Moves all partitions of the broker, and those that are moving there, to the other live brokers. Each goes to the broker
+    """Moves all partitions of the broker to the other live brokers, and cancels moves to it. Each partition goes to the broker
     with the fewest partitions of its topic, then with the fewest in total."""
     others = sorted({*live} - {broker})
     ordered = sorted(placements, key=_order)
@@ -112,8 +113,8 @@ def drain(placements: Iterable[Placement], broker: int, live: Collection[int]) -
 
 
 def rebalance(placements: Iterable[Placement], live: Collection[int]) -> MovePlan:
-    """Spreads each topic evenly over the live brokers, then the totals. Moves in progress stay, and count at their target.
-    `staying` are the partitions that keep a topic or the totals uneven."""
+    """Spreads first each topic, then the totals, evenly over the live brokers. Moves in progress stay, and count at their
+    target. `staying` are the partitions that keep a topic or the totals uneven."""
     ordered = sorted(placements, key=_order)
     brokers = sorted({*live})
     even = _Evening(brokers, ordered)
@@ -138,7 +139,7 @@ def rebalance(placements: Iterable[Placement], live: Collection[int]) -> MovePla
 
 
 class _Load:
-    """The number of partitions on each broker, by topic and in total. Partitions of other brokers do not count."""
+    """The number of partitions on each broker, by topic and in total. Partitions on other brokers do not count."""
 
     def __init__(self, brokers: Sequence[int]) -> None:
         self._brokers = brokers
@@ -156,14 +157,14 @@ class _Load:
 
 
 class _Evening:
-    """The placements while they are spread evenly. `movable` has the rows of each broker by topic. Rows that arrived last leave
-    first, so that few partitions move."""
+    """The placements while they are being spread evenly. `movable` has the movable partitions of each broker by topic.
+    Partitions that arrived last leave first, so that few partitions move."""
 
     def __init__(self, brokers: Sequence[int], ordered: Iterable[Placement]) -> None:
         self.load = _Load(brokers)
         self.movable: dict[int, dict[str, list[Placement]]] = {each: {} for each in brokers}
         self._brokers = brokers
-        #: By broker, the topics whose rows have moved to it.
+        #: By broker, the topics of the partitions that have moved to it.
         self._arrived: dict[int, set[str]] = {each: set() for each in brokers}
         for each in ordered:
             self.load.add(each.topic, each.destination)
@@ -180,7 +181,8 @@ class _Evening:
             self._move(topic, fullest, lightest)
 
     def even_totals(self) -> None:
-        """Moves a partition only if the fuller broker has more of its topic. So each topic stays as even as it is."""
+        """Moves a partition only if the fuller broker has more partitions of its topic, so each topic stays as even as it
+        is."""
         while (step := self._next_step()) is not None:
             self._move(*step)
 
@@ -211,7 +213,7 @@ class _Evening:
         if not rows or rows[-1].broker == source:
             self._arrived[source].discard(topic)
         there = self.movable[target].setdefault(topic, [])
-        if moved.broker == target:  # it is back at its broker
+        if moved.broker == target:  # the partition is back on its broker
             there.insert(0, moved)
         else:
             there.append(moved)

@@ -1,4 +1,5 @@
-"""Requests that librdkafka's admin client lacks: where partitions are, their reassignments (KIP-455), and brokers' removal.
+"""Requests that librdkafka's admin client lacks: the placement and reassignment of partitions (KIP-455), and the removal of
+brokers.
 
 One broker answers all requests of a call, so the placements and the moves in progress are consistent.
 """
@@ -13,7 +14,8 @@ from service.cli.client.move_planner import Obstacle, PartitionKey, Placement, P
 from service.cli.client.requests import ask
 from service.cli.errors import CommandError
 
-#: The most rows in one request. Each row is a command to the controller, and the response must come within REQUEST_TIMEOUT_S.
+#: The maximum number of moves, and of topics, in one request. Each move is a command to the controller, and the response must
+#: come within REQUEST_TIMEOUT_S.
 _MOVES_AT_ONCE, _TOPICS_AT_ONCE = 50, 500
 _TOPIC_RESOURCE = 2
 _STORED, _NOT_COPIED = "remote.storage.enable", "remote.log.copy.disable"
@@ -22,7 +24,7 @@ Item = TypeVar("Item")
 
 
 class Placements(NamedTuple):
-    """`brokers` are the live ones. `rows` are in no order."""
+    """`brokers` are the live brokers. `rows` have no order."""
 
     brokers: Sequence[int]
     rows: Sequence[Placement]
@@ -55,7 +57,8 @@ def placements(address: str, topics: Collection[str] | None = None) -> Placement
 
 
 def with_obstacles(address: str, rows: Sequence[Placement]) -> list[Placement]:
-    """The rows with an obstacle for topics that are not tiered, because a partition moves through the bucket."""
+    """Returns the rows, with an obstacle for each partition of a topic that is not tiered, because partitions move through the
+    bucket."""
     tiered: dict[str, bool] = {}
     for some in _pieces(sorted({each.topic for each in rows}), _TOPICS_AT_ONCE):
         tiered |= _tiered(address, some)
@@ -66,7 +69,7 @@ def with_obstacles(address: str, rows: Sequence[Placement]) -> list[Placement]:
 
 
 def reassign(address: str, moves: Sequence[PlannedMove]) -> Mapping[PartitionKey, str]:
-    """Begins the moves, or cancels them. Returns the refusals, by partition."""
+    """Begins or cancels the moves. Returns the reasons for refusals by partition."""
     refused: dict[PartitionKey, str] = {}
     for some in _pieces(moves, _MOVES_AT_ONCE):
         refused |= _reassigned(address, some)
@@ -92,7 +95,7 @@ def moving(address: str) -> Mapping[PartitionKey, int]:
 
 
 def unregister_broker(address: str, broker: int) -> None:
-    """Removes a stopped broker from the cluster (KIP-500). CommandError with the reason of a refusal."""
+    """Removes a stopped broker from the cluster (KIP-500). Raises CommandError with the reason if the broker refuses."""
     from kio.schema.types import BrokerId
     from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
     from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
@@ -104,7 +107,7 @@ def unregister_broker(address: str, broker: int) -> None:
 
 
 def _tiered(address: str, topics: Sequence[str]) -> dict[str, bool]:
-    """Whether each topic is tiered. Deleted topics are missing."""
+    """Whether each topic is tiered. Deleted topics are omitted."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8

@@ -16,30 +16,30 @@ from service.cli.errors import CommandError, report
 from service.cli.listener import require_reachable
 from service.cli.output import counted
 
-#: Seconds between two looks, between two progress lines, and the longest time without any response.
+#: Seconds between two lookups of the placements and between two progress lines, and the longest time without any response.
 LOOK_S, PROGRESS_S, UNANSWERED_S = 0.5, 2.0, 30.0
 #: Seconds after which a move that the broker does not show counts as cancelled, not as just begun.
 SETTLED_S = 5.0
-#: The most partitions in a line, and the most partitions that are checked for open transactions.
+#: The maximum number of partitions that a line names, and of partitions that are checked for open transactions.
 NAMED, ASKED = 10, 50
 
 Look = Callable[[Iterable[str]], Sequence[Placement]]
 
 
 class MoveState(Enum):
-    """How far a move has come."""
+    """The progress of a move."""
 
     MOVING = "moving"
     MOVED = "moved"
-    #: Its move was cancelled or changed by another command.
+    #: Another command has cancelled or changed the move.
     CANCELLED = "cancelled"
-    #: Its topic was deleted.
+    #: The topic was deleted.
     DELETED = "deleted"
 
 
 class MoveWait:
-    """`look` returns the placements of topics and may raise CommandError. `why` returns a sentence about moves that wait. `now`
-    returns seconds of a monotonic clock."""
+    """`look` returns the placements of topics and may raise CommandError. `why` returns a sentence about the reason for a wait.
+    `now` returns seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class MoveWait:
         self._absent_since: dict[PlannedMove, float] = {}
 
     def run(self, timeout: float | None) -> Mapping[PlannedMove, MoveState]:
-        """The states after the last move has ended, or after `timeout` seconds. CommandError after UNANSWERED_S without a
-        response."""
+        """Returns the states after the last move has ended, or after `timeout` seconds. Raises CommandError after UNANSWERED_S
+        without a response."""
         begun = self._now()
         silent, said_at, count = Silence(self._now), begun, self._count()
         while True:
@@ -105,7 +105,7 @@ class MoveWait:
 
 
 def named(moves: Sequence[PlannedMove]) -> str:
-    """The partitions of the first moves, and the number of the others."""
+    """Names the partitions of the first moves, and counts the others."""
     return names([move.key for move in moves])
 
 
@@ -120,7 +120,7 @@ def look_through(bootstrap: str) -> Look:
 
 
 def why_waiting(bootstrap: str, moves: Sequence[PlannedMove]) -> str:
-    """A broker that is away, an open transaction, or what a broker's `/readyz` reports."""
+    """The reason for a wait: a broker that is away, an open transaction, or the report of a broker's `/readyz`."""
     with suppress(CommandError):
         if (sentence := _held(bootstrap, moves[:ASKED])) is not None:
             return sentence

@@ -1,6 +1,6 @@
 """`tidelog perf`: puts load on a topic and prints figures in the format of Kafka's own perf tools.
 
-The figures measure the node together with this client, which is librdkafka behind one Python thread.
+The figures measure the node together with this client, which is librdkafka driven by one Python thread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Settings = Annotated[
     ),
 ]
 Interval = Annotated[float, typer.Option("--interval", "-i", min=0.01, help="Seconds between two lines of progress.")]
-#: The default with an id and without a duration, as in Kafka's tool.
+#: The default if an id but no duration is given, as in Kafka's tool.
 TRANSACTION_DURATION = "3s"
 
 

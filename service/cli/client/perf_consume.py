@@ -1,6 +1,6 @@
 """Reads records through librdkafka as a member of a group, and measures the rate of reading and the time of rebalances.
 
-A group that the command creates for itself commits nothing, so that the node removes it. Ctrl-C ends a run early.
+A group that exists only for one run commits nothing, so that the node removes it. Ctrl-C ends a run early.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Begin(StrEnum):
 
 @dataclass(frozen=True)
 class ConsumePlan:
-    """The records to read. `interval_s` is None for no progress lines."""
+    """The records to read. `interval_s` is None if no progress is printed."""
 
     topic: str
     records: int
@@ -103,8 +103,8 @@ class _ConsumeRun:
         self._window = 0, 0, 0.0
 
     def run(self) -> None:
-        """Returns after the last record, or after the timeout without a record. KafkaException or CommandError if reading
-        fails."""
+        """Returns after the last record, or after the timeout without a record. Raises KafkaException or CommandError if
+        reading fails."""
         topic_partitions(
             self._bootstrap, self._consumer, [self.plan.topic], None
         )  # refuses a topic that does not exist
@@ -144,7 +144,7 @@ class _ConsumeRun:
                 self._take(message)
             if batch:
                 last_s = now_s
-                # As in Kafka's tool, nothing is printed while no records arrive. So a window includes the wait for the group.
+                # As in Kafka's tool, nothing is printed while no records arrive, so a window includes the wait for the group.
                 if self.plan.interval_s is not None and now_s - self._window_s >= self.plan.interval_s:
                     self._report(now_s)
             elif now_s - last_s > self.plan.timeout_s:

@@ -1,8 +1,8 @@
 """The figures of `tidelog perf`, computed and printed as in Kafka's own perf tools.
 
-A window covers the time between two progress lines, a total the whole run. Times are in ms; 1 MB is 2^20 bytes. Percentiles
-come from at most MOST_SAMPLES latencies: every n-th of a longer run. The text has whole ms, so that parsers of Kafka's lines
-can read it. JSON has the fractions.
+A window covers the time between two progress lines; a total covers the whole run. Times are in ms; 1 MB is 2^20 bytes.
+Percentiles come from at most MOST_SAMPLES latencies; in longer runs, only every n-th latency is a sample. In the text,
+percentiles are whole ms, so that parsers of Kafka's lines can read them. The JSON output has fractions of a ms.
 
 Pure. Source: `ProducerPerformance.Stats` and `ConsumerPerformance` of Kafka 4.2.
 """
@@ -64,7 +64,8 @@ class Acknowledged(NamedTuple):
 
 
 class Latencies:
-    """Counts acknowledged records from `started_ms` on. `expected` is their largest possible number."""
+    """The latencies and sizes of records that are acknowledged from `started_ms` on. `expected` is the largest possible number
+    of records."""
 
     __slots__ = (
         "_bytes",
@@ -115,7 +116,7 @@ class Latencies:
 
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    """All percentiles are 0 without samples."""
+    """If there are no samples, all percentiles are 0."""
     ordered = sorted(samples)
     return {name: ordered[int(share * len(ordered))] if ordered else 0.0 for name, share in _PERCENTILES.items()}
 
@@ -145,7 +146,7 @@ class Consumed(NamedTuple):
         return f"{began}, {ended}, {self._rates(self.bytes, self.records)}"
 
     def progress(self, so_far: Consumed) -> str:
-        """`so_far` is the total at the window's end. Its amounts are printed beside the window's rates."""
+        """`so_far` is the total at the window's end; its amounts are printed with the window's rates."""
         ended = _moment(self.began_unix_ms + round(self.elapsed_ms))
         return f"{ended}, 0, {self._rates(so_far.bytes, so_far.records)}"
 

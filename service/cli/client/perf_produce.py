@@ -1,8 +1,8 @@
 """Sends records through librdkafka at a rate, with or without transactions, and measures the acknowledgements.
 
-A record's latency is the time from its entry into librdkafka's queue to its delivery report. Without a rate the sender fills
-that queue, and the latencies are mostly time in the queue. Ctrl-C ends the run; the figures cover the records sent so far. Not
-promised: to reach the node's limit, because one Python thread may be slower.
+A record's latency is the time from its entry into librdkafka's queue to its delivery report. If no rate is given, the sender
+fills that queue, and the latencies are mostly time in the queue. Ctrl-C ends the run; the figures cover the records sent so
+far. A run may not reach the node's limit, because one Python thread may be slower.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 #: Records between two polls for delivery reports; each report waits for the next poll.
 POLL_EVERY = 16
-#: The longest poll. Ctrl-C takes effect only after it.
+#: The longest poll, in seconds. Ctrl-C takes effect only after it.
 POLL_S = 0.1
-#: Seconds by which a record may be early, as in Kafka's tool. Polls count in ms, so shorter waits would busy-loop.
+#: Seconds by which a record may be early, as in Kafka's tool. Poll timeouts are whole ms, so shorter waits would busy-loop.
 LEAST_WAIT_S = 0.002
-#: How long a transaction may stay open beyond its duration, until its records are acknowledged.
+#: How long a transaction may stay open after its duration, in ms, until its records are acknowledged.
 TRANSACTION_SPARE_MS = 60_000
-#: The bytes of random letters from which records are cut, and the number of payload lines chosen ahead.
+#: The number of random letters from which records are cut, and the number of payload lines chosen in advance.
 _LETTERS = 4 << 20
 _CHOSEN = 1 << 16
 #: Errors of the records that are purged after a refusal.
@@ -51,7 +51,8 @@ _TO_LETTERS = bytes(65 + value % 26 for value in range(256))
 
 @dataclass(frozen=True)
 class ProducePlan:
-    """The records to send. `throughput` is in records per second, None without a limit. An id makes the run transactional."""
+    """The records to send. `throughput` is in records per second, None for no limit. A transactional id makes the run
+    transactional."""
 
     topic: str
     records: int
@@ -65,7 +66,7 @@ class ProducePlan:
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 def payloads_of(size: int, rng: Rng) -> Iterator[bytes]:
-    """Random upper-case letters, as in Kafka's tool. Each record has different bytes."""
+    """Random upper-case letters, as in Kafka's tool. Successive records have different bytes."""
     letters = rng.token(_LETTERS + size).translate(_TO_LETTERS)
     at = 0
     while True:
@@ -74,7 +75,7 @@ def payloads_of(size: int, rng: Rng) -> Iterator[bytes]:
 
 
 def payload_lines(file: Path, rng: Rng) -> Iterator[bytes]:
-    """Lines of the file, chosen at random. BadParameter if there are none."""
+    """Lines of the file, chosen at random. Raises BadParameter if there are none."""
     lines = [line for line in file.read_bytes().split(b"\n") if line]
     if not lines:
         raise typer.BadParameter(f"{file} has no line that is not empty", param_hint="--payload-file")
@@ -171,7 +172,8 @@ class _ProduceRun:
         self.steady: Latencies | None = None
 
     def run(self) -> None:
-        """Returns after all records are acknowledged, or one was refused. KafkaException if a transaction fails."""
+        """Returns after all records are acknowledged, or after one was refused. Raises KafkaException if a transaction
+        fails."""
         from confluent_kafka import KafkaException
 
         if self.plan.transactional_id is not None:
@@ -193,7 +195,7 @@ class _ProduceRun:
         return self.all.total(now_ms), None if self.steady is None else self.steady.total(now_ms)
 
     def _begin(self) -> None:
-        """Starts the clock of the run. The coordinator's time before that does not count."""
+        """Starts the clock of the run. The time that the coordinator took before does not count."""
         self._began_s = self._reported_s = self._clock.monotonic()
         self.all = Latencies(self.plan.records, self._now_ms())
         if self.plan.warmup:
@@ -248,7 +250,7 @@ class _ProduceRun:
             self._report()
 
     def _wait(self, seconds: float) -> None:
-        """Waits for acknowledgements."""
+        """Waits for acknowledgements for up to `seconds`."""
         self._producer.poll(seconds)
         self._report()
         if self.all.records > self._heard:
@@ -268,7 +270,7 @@ class _ProduceRun:
             self._wait(POLL_S)
 
     def _abort(self) -> None:
-        """Ends the open transaction. Left open, it would block readers until its timeout."""
+        """Aborts the open transaction. An open transaction would block readers until its timeout."""
         from confluent_kafka import KafkaException
 
         if self._transaction_ms is not None:
@@ -277,7 +279,7 @@ class _ProduceRun:
                 self._producer.abort_transaction(REQUEST_TIMEOUT_S)
 
     def _end_transaction(self, duration_ms: int) -> None:
-        """Begins the first transaction. Later, commits the current one when it is due, and begins the next."""
+        """Commits the current transaction when it is due, and begins the next. The first call only begins a transaction."""
         if self._transaction_ms is not None:
             if self._now_ms() - self._transaction_ms < duration_ms:
                 return

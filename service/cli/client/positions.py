@@ -1,7 +1,7 @@
-"""Positions in a partition in the user's notation, and their offsets.
+"""Positions in a partition, as users write them, and their offsets.
 
-A position is `beginning`, `end`, an offset, `-N` (N before the end), a time, or `-1h` (that long before now). A time means the
-first record with that timestamp or a later one, and the end if there is none.
+A position is `beginning`, `end`, an offset, `-N` (N offsets before the end), a time, or `-1h` (that long before now). A time
+means the first record with that timestamp or a later one, or the end if there is no such record.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Position:
 
 
 def parse_position(text: str, now_ms: int, option: str) -> Position:
-    """BadParameter, naming `option`, unless it is one of `SYNTAX`."""
+    """Parses a position. Raises BadParameter for `option` if the text does not match `SYNTAX`."""
     if text in ("beginning", "end"):
         return Position(Unit.TIME, EARLIEST if text == "beginning" else LATEST)
     if text.isascii() and text.isdecimal():
@@ -68,7 +68,7 @@ def parse_position(text: str, now_ms: int, option: str) -> Position:
 
 
 def parse_duration(text: str, option: str) -> int:
-    """A duration such as `90s` or `1h30m`, in ms. BadParameter, naming `option`, for anything else."""
+    """A duration such as `90s` or `1h30m`, in ms. Raises BadParameter for `option` if the text is not a duration."""
     if not _DURATION.fullmatch(text):
         raise typer.BadParameter(f"{text!r}: write 90s or 1h30m (ms, s, m, h, d, w)", param_hint=option)
     return _within_64_bits(_duration_ms(text), option)
@@ -101,7 +101,7 @@ def _within_64_bits(number: int, option: str) -> int:
 def find_offsets(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], position: Position
 ) -> Mapping[PartitionKey, int]:
-    """The offset of `position` in each partition. CommandError if the node does not return it."""
+    """The offset of `position` in each partition. Raises CommandError if the node does not return it."""
     if position.unit is Unit.OFFSET:
         return dict.fromkeys(keys, position.value)
     if position.unit is Unit.FROM_END:
@@ -118,7 +118,7 @@ def find_offsets(
 def _ask(
     bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], timestamp: int
 ) -> Mapping[PartitionKey, int]:
-    """Looks up offsets by timestamp. A negative offset means that no record is that late."""
+    """Looks up offsets by timestamp. A negative offset means that no record has that timestamp or a later one."""
     from confluent_kafka import KafkaException, TopicPartition
 
     asked = [TopicPartition(topic, number, timestamp) for topic, number in keys]
@@ -133,14 +133,16 @@ def _ask(
 
 
 def open_transaction_starts(bootstrap: str, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
-    """The first offset of each partition's oldest open transaction. Partitions without one or without an answer are missing."""
+    """The first offset of each partition's oldest open transaction. Partitions without an open transaction or without an answer
+    are omitted."""
     from confluent_kafka import IsolationLevel
     from confluent_kafka.admin import AdminClient
 
     if not keys:
         return {}
     admin = AdminClient(client_config(bootstrap))
-    # The order matters: a stable offset below an end that was read before it is held back, whatever was written meanwhile.
+    # The order matters. If the last stable offset is below an end that was read earlier, a transaction holds it back,
+    # regardless of later writes.
     ends = _latest(admin, keys, IsolationLevel.READ_UNCOMMITTED)
     stable = _latest(admin, keys, IsolationLevel.READ_COMMITTED)
     return {key: offset for key, offset in stable.items() if offset < ends.get(key, 0)}
@@ -162,7 +164,8 @@ def _latest(admin: AdminClient, keys: Sequence[PartitionKey], isolation: Isolati
 def topic_partitions(
     bootstrap: str, consumer: Consumer, topics: Sequence[str], wanted: Sequence[int] | None
 ) -> list[PartitionKey]:
-    """All partitions of the topics, or the `wanted` ones of each. CommandError if a topic or partition does not exist."""
+    """All partitions of the topics, or the `wanted` ones of each. Raises CommandError if a topic or partition does not
+    exist."""
     keys: list[PartitionKey] = []
     for topic in dict.fromkeys(topics):
         found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]

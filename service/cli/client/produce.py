@@ -37,7 +37,7 @@ from service.cli.output import counted, print_json
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-#: The longest time until a record is acknowledged, retries included.
+#: The longest time until a record is acknowledged, including retries.
 DELIVERY_TIMEOUT_MS = 120_000
 #: The longest wait for an auto-created topic.
 TOPIC_TIMEOUT_MS = 10_000
@@ -194,7 +194,7 @@ def _refusal(bootstrap: str, producer: Producer, deliveries: Deliveries, what: s
 
 
 def _is_compacted(bootstrap: str, topic: str) -> bool:
-    """False if the node does not tell."""
+    """Whether the topic is compacted. False if the node does not answer."""
     from service.cli.client.config_requests import TOPIC, describe_configs
 
     with suppress(CommandError):
@@ -218,7 +218,7 @@ def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks
         "compression.type": compression.value,
         "acks": acks.value,
         "enable.idempotence": acks is RequiredAcks.all,
-        # The partitioner of the Java producer and the SDK. librdkafka's default, CRC-32, chooses other partitions.
+        # The partitioner of the Java producer and the SDK. librdkafka's default partitioner, CRC-32, chooses other partitions.
         "partitioner": "murmur2_random",
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": TOPIC_TIMEOUT_MS,
@@ -228,7 +228,7 @@ def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks
 def _send_lines(
     producer: Producer, lines: Iterable[bytes], read: Callable[[bytes], JsonRecord], deliveries: Deliveries
 ) -> None:
-    """Stops at the first failure."""
+    """Sends the lines as records, up to the first failure."""
     for number, line in enumerate(lines, 1):
         if number % POLL_EVERY == 0:
             producer.poll(0)
@@ -257,10 +257,10 @@ def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> Non
 
 
 def _finish(producer: Producer, deliveries: Deliveries) -> None:
-    """Waits for records in flight. After a failure, drops the queued ones."""
+    """Waits for records in flight. After a failure, drops the queued records."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
-    deliveries.quiet.begin()  # so far the command waited for lines, not for the node
+    deliveries.quiet.begin()  # until now the command waited for lines, not for the node
     while producer.flush(0.5):
         deliveries.say_silence()
 
@@ -273,8 +273,8 @@ def _reader(
     *,
     as_json: bool,
 ) -> Callable[[bytes], JsonRecord]:
-    """A function that makes a record from a line, and raises ValueError if it cannot. The topic and partition of the command
-    line override the line's; its headers are added to the line's."""
+    """Returns a function that makes a record from an input line, or raises ValueError. The topic and partition given to the
+    command override those of the input line; the command's headers are added to the line's."""
 
     def read_text(line: bytes) -> JsonRecord:
         key, value = (None, line) if separator is None else _split(line, separator)
@@ -324,8 +324,8 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _shown(file: Path | None, wanted: bool) -> Iterator[Any]:
-    """A function that counts bytes. It shows progress if that is wanted, stderr is a terminal, and the lines are not typed at a
-    terminal."""
+    """Yields a function that counts bytes. It shows progress if `wanted`, if stderr is a terminal, and if the lines do not come
+    from a terminal."""
     watched = sys.stderr.isatty() and not (file is None and sys.stdin.isatty())
     if not (wanted and watched):
         yield lambda count: None

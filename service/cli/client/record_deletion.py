@@ -1,4 +1,4 @@
-"""DeleteRecords on a topic, up to a position in the user's notation."""
+"""Deletes the records of a topic before a position."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Deleted(NamedTuple):
 def delete_before(
     bootstrap: str, topic: str, partitions: Sequence[int] | None, before: str, *, dry_run: bool
 ) -> list[Deleted]:
-    """Resolves the positions in all partitions before it deletes anything. CommandError if a position is beyond a partition's
-    end, or if deletion fails; the error then names the partitions."""
+    """Resolves the positions in all partitions before it deletes anything. Raises CommandError with the names of the partitions
+    if a position is beyond a partition's end, or if deletion fails."""
     from confluent_kafka import Consumer, TopicPartition
 
     from storage_tiers.clock import SystemClock

@@ -1,4 +1,4 @@
-"""Record formats in kcat's syntax (`-f '%t [%p] at %o: %s\\n'`): parsed once, then applied to each record.
+"""Record formats in kcat's syntax (`-f '%t [%p] at %o: %s\\n'`): a format is parsed once, then applied to each record.
 
 Pure. Keys, values and headers print byte for byte. null prints as nothing, and its length as -1.
 """
@@ -36,7 +36,7 @@ def _length(content: bytes | None) -> int:
 
 
 def _headers(record: ShownRecord) -> bytes:
-    """As kcat prints them: name=value, separated by commas; a null value is NULL."""
+    """The headers in kcat's form: name=value, separated by commas. A null value is NULL."""
     return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from service.cli.errors import CommandError, Unreachable
@@ -13,39 +14,43 @@ REPAIR_TIMEOUT_S = 3600.0
 
 
 def repairs(
-    address: str,
-    partitions: Sequence[tuple[str, int]],
+    home: str,
+    partitions: Sequence[tuple[str, int, str]],
     *,
     cluster: bool,
     apply: bool,
     losses: Sequence[Loss] = (),
 ) -> Iterator[PartitionRepair]:
-    """Makes the repairs one after another, through the gRPC listener at `address`. With `cluster`, cluster.json is first. Then
-    come each topic's topic.json and its partitions. Raises CommandError, Unreachable."""
+    """Makes the repairs one after another. With `cluster`, cluster.json is first. Each topic's topic.json precedes its
+    partitions. Each partition has the address of its leader's gRPC listener, through which it is repaired; the JSON files are
+    repaired through the listener at `home`. Raises Unreachable if a listener does not answer, CommandError if a node reports
+    another error."""
     import grpc
 
     from grpc_api.proto import cold_pb2 as pb
     from grpc_api.proto.cold_pb2_grpc import ColdStub
 
-    def answer(topic: str, number: int, call: Any, request: Any) -> PartitionRepair:
+    def answer(address: str, topic: str, number: int, name: str, request: Any) -> PartitionRepair:
+        if address not in stubs:
+            stubs[address] = ColdStub(channels.enter_context(grpc.insecure_channel(address)))
         try:
-            found = call(request, timeout=REPAIR_TIMEOUT_S)
+            found = getattr(stubs[address], name)(request, timeout=REPAIR_TIMEOUT_S)
         except grpc.RpcError as error:
             unreached = error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata()
             kind = Unreachable if unreached else CommandError
-            name = f"{topic}-{number}" if number >= 0 else topic or "cluster.json"
-            raise kind(f"cannot repair {name} through {address}: {error.details()}") from None
+            what = f"{topic}-{number}" if number >= 0 else topic or "cluster.json"
+            raise kind(f"cannot repair {what} through {address}: {error.details()}") from None
         return PartitionRepair(topic, number, found.summary, found.refused, found.checked, found.commit)
 
-    with grpc.insecure_channel(address) as channel:
-        stub = ColdStub(channel)
+    stubs: dict[str, Any] = {}
+    with ExitStack() as channels:
         if cluster:
-            yield answer("", -1, stub.RepairCluster, pb.RepairClusterRequest(apply=apply))
+            yield answer(home, "", -1, "RepairCluster", pb.RepairClusterRequest(apply=apply))
         before = None
-        for topic, number in partitions:
+        for topic, number, leader in partitions:
             if topic != before:
-                yield answer(topic, -1, stub.RepairTopic, pb.RepairTopicRequest(topic=topic, apply=apply))
+                yield answer(home, topic, -1, "RepairTopic", pb.RepairTopicRequest(topic=topic, apply=apply))
                 before = topic
             accepted = [pb.LostRange(base=each.base, end=each.end) for each in losses if each.partition == number]
             request = pb.RepairRequest(topic=topic, partition=number, apply=apply, accept_loss=accepted)
-            yield answer(topic, number, stub.Repair, request)
+            yield answer(leader, topic, number, "Repair", request)

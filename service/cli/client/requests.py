@@ -23,14 +23,14 @@ STORAGE_ERROR = 56
 _CLIENT_ID = "tidelog-cli"
 #: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR.
 COORDINATOR_AWAY = (14, 15, 16)
-#: The number of retries of a request to a coordinator, and the pause before each in seconds.
+#: The maximum number of retries of a request to a coordinator, and the pause before each retry in seconds.
 _ATTEMPTS, _PAUSE_S = 100, 0.1
 
 Answer = TypeVar("Answer")
 
 
 def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
-    """Leader epoch by partition; -1 without a leader."""
+    """The leader epoch of each partition; -1 if there is no leader."""
     from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
     from kio.schema.metadata.v12.response import MetadataResponse
     from kio.schema.types import TopicName
@@ -45,7 +45,7 @@ def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
 
 
 def brokers(address: str) -> Sequence[int]:
-    """Broker ids, in order."""
+    """The brokers' ids, in order."""
     from kio.schema.metadata.v12.request import MetadataRequest
     from kio.schema.metadata.v12.response import MetadataResponse
 
@@ -55,9 +55,9 @@ def brokers(address: str) -> Sequence[int]:
 
 
 def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int | None]:
-    """By partition, the offset after the last one in the object store. The value is None if the store is behind: it shows less
-    than the node has seen. Partitions are missing if the node at `address` does not lead them, or the store has no records of
-    them."""
+    """By partition, the offset after the last record in the object store. The value is None if the store is behind, that is,
+    shows less than the node has seen. Partitions that the node at `address` does not lead, or of which the store has no
+    records, are omitted."""
     from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
     from kio.schema.list_offsets.v9.response import ListOffsetsResponse
     from kio.schema.types import BrokerId, TopicName
@@ -87,7 +87,8 @@ class OpenTransaction(NamedTuple):
 
 
 def open_transactions(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, OpenTransaction]:
-    """By partition. Partitions without one, or that the node at `address` does not lead, are missing."""
+    """The open transactions by partition. Partitions that have none, or that the node at `address` does not lead, are
+    omitted."""
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
     from kio.schema.types import TopicName
@@ -110,7 +111,7 @@ def open_transactions(address: str, topic: str, partitions: Sequence[int]) -> Ma
 
 
 def ask(address: str, request: Any, answer_type: Any) -> Any:
-    """Sends a kio request and returns its answer. CommandError if there is no answer."""
+    """Sends a kio request and returns its answer. Raises CommandError if there is no answer."""
     from kio.serial import entity_reader
 
     payload = _asked(address, request)
@@ -120,7 +121,8 @@ def ask(address: str, request: Any, answer_type: Any) -> Any:
 
 
 def ask_for_numbers(address: str, request: Any, answer_type: Any) -> Any:
-    """Like `ask`, but times and error codes in the answer are numbers. kio refuses times before 1970, and -1 means none."""
+    """Like `ask`, but times and error codes in the answer are numbers. `ask` would fail for a missing time, because that is -1
+    and kio refuses times before 1970."""
     from kio.serial import entity_reader
 
     from kafka_gateway.message_reader import at_once, steps_of

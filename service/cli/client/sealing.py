@@ -1,4 +1,5 @@
-"""Sealing a topic at every broker of a cluster: each closes and offloads the partitions that it leads."""
+"""Seals a topic at every broker of a cluster. Each broker closes and offloads the active segments of the partitions that it
+leads."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from service.cli.client import silence
 from service.cli.errors import CommandError, Unreachable, report
 from service.cli.kafka import unknown_topic
 
-#: Added to the brokers' own timeout.
+#: Seconds added to the brokers' own timeout.
 GRPC_MARGIN_S = 10.0
 
 
@@ -49,8 +50,8 @@ class Sealing:
         ]
 
     def _await(self, answering: Sequence[Any]) -> None:
-        """Returns after all brokers have answered, or after a silence. A silence prints the reason for the wait to standard
-        error."""
+        """Returns after all brokers have answered, or after a silence. After a silence, prints the reason for the wait to
+        standard error."""
         import grpc
 
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Seconds of silence before a report, one per silence.
+#: Seconds of silence before a report. Each silence is reported once.
 SILENCE_S = 3.0
 
 

@@ -1,4 +1,4 @@
-"""`tidelog topic`: manages topics through Kafka's admin protocol, and seals them through tidelog's own."""
+"""`tidelog topic`: manages topics through Kafka's admin protocol, and seals them through tidelog's gRPC API."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Configs = Annotated[
     ),
 ]
 
-#: A week, because gRPC limits deadlines.
+#: The longest timeout of a seal: a week, because gRPC limits deadlines.
 LONGEST_SEAL_S = 604_800
 #: The maximum of a 16-bit field in the protocol.
 MOST_REPLICAS = 2**15 - 1
@@ -254,7 +254,7 @@ def seal(
 ) -> None:
     """Close a topic's active segments now and offload all its records so far to the bucket."""
     admin = connect_admin(bootstrap)
-    addresses = grpc_addresses(bootstrap, admin)
+    addresses = list(grpc_addresses(bootstrap, admin).values())
     sealing = Sealing(bootstrap, name, lambda: _why_not_offloaded(bootstrap, name))
     sealed = sealing.seal(addresses, wait=wait, timeout=timeout)
     if as_json:
@@ -302,7 +302,7 @@ def delete_records(
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """`leader_epoch`, `log_start`, `end` and `tiered_end` are None if unknown or absent. `store_behind` means that the store
-    shows less than the leader has seen; `/readyz` says what to do. `open_transaction` is the oldest one, or None."""
+    shows less than the leader has seen; `/readyz` names the remedy. `open_transaction` is the oldest one, or None."""
 
     partition: int
     leader: int | None
@@ -323,7 +323,8 @@ class PartitionView:
 
 
 def _held_back_line(view: PartitionView, remedy: TransactionRemedy | None) -> str | None:
-    """A line about the partition's open transaction, the offsets that it holds back, and how to end it. None without one."""
+    """A line about the partition's open transaction, the offsets that it holds back, and how to end it. None if there is no
+    open transaction."""
     if view.open_transaction is None or view.end is None or remedy is None:
         return None
     producer_id, offset = view.open_transaction
@@ -373,8 +374,8 @@ def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
 def _open_transactions(
     admin: AdminClient, found: TopicDescription, ends: Mapping[int, int]
 ) -> Mapping[int, OpenTransaction]:
-    """By partition, from the leaders that answer. A partition may have thousands of producers, so they are requested only if
-    its last stable offset is below its end."""
+    """The open transactions by partition, from the leaders that answer. A partition may have thousands of producers, so they
+    are requested only if its last stable offset is below its end."""
     from service.cli.client.requests import open_transactions
 
     stable = _offsets(admin, found.name, list(ends), earliest=False, committed=True) if ends else {}
@@ -387,7 +388,7 @@ def _open_transactions(
 
 
 def _led(found: TopicDescription) -> Mapping[str, list[int]]:
-    """Partitions by their leader's address."""
+    """The partitions by their leader's address."""
     led: dict[str, list[int]] = {}
     for part in found.partitions:
         if part.leader:

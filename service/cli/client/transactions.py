@@ -1,9 +1,9 @@
 """Requests about transactions that librdkafka's admin client lacks, and the search for hanging transactions.
 
 A transaction hangs in a partition if it is open there and no coordinator knows it. It never ends by itself, and consumers with
-`read_committed` stop there. A transaction whose marker was lost with a disk also hangs, if its coordinator has a later open
-transaction of its id there. As in Kafka's own tool, only transactions with a long-silent producer are checked. Partitions and
-coordinators are queried one after the other, and other transactions may end meanwhile.
+`read_committed` stop there. A transaction whose marker was lost with a disk also hangs if a later transaction of its
+transactional id is open in the partition. As in Kafka's own tool, only transactions of producers that have been silent for long
+are checked. Partitions and coordinators are queried one after the other, and other transactions may end meanwhile.
 
 Requests go to the brokers' advertised addresses. They are retried while a coordinator is created or loaded.
 """
@@ -18,8 +18,8 @@ from service.cli.client.requests import COORDINATOR_AWAY, ask, ask_for_numbers, 
 from service.cli.errors import CommandError
 from service.cli.kafka import unknown_topic
 
-#: The error codes after which a request to a coordinator is repeated: it is created, loaded or moved, or
-#: CONCURRENT_TRANSACTIONS.
+#: The error codes after which a request to a coordinator is repeated: codes of a coordinator that is being created, loaded or
+#: moved, and CONCURRENT_TRANSACTIONS.
 _PASSING = (*COORDINATOR_AWAY, 51)
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _INVALID_REGULAR_EXPRESSION = 128
@@ -30,7 +30,8 @@ ONGOING = "Ongoing"
 
 
 class Cluster(NamedTuple):
-    """`leaders` has the broker of each partition. Partitions without a leader are not in it."""
+    """`brokers` has the addresses by broker id. `leaders` has the leader of each partition, and omits partitions without
+    one."""
 
     brokers: Mapping[int, str]
     partitions: Collection[PartitionKey]
@@ -38,7 +39,8 @@ class Cluster(NamedTuple):
 
 
 class TransactionRow(NamedTuple):
-    """A row in a list of transactional ids. `coordinator` is a broker id, `state` is Kafka's name of a transaction's state."""
+    """A row in a list of transactional ids. `coordinator` is a broker id, and `state` is Kafka's name of the transaction's
+    state."""
 
     transactional_id: str
     coordinator: int
@@ -60,7 +62,8 @@ class TransactionSnapshot(NamedTuple):
 
 
 class PartitionProducer(NamedTuple):
-    """A partition's state of a producer. Unknown fields are None. `start_offset` is that of its open transaction."""
+    """The state of a producer in a partition. Unknown fields are None. `start_offset` is the first offset of its open
+    transaction."""
 
     topic: str
     partition: int
@@ -78,7 +81,8 @@ class PartitionProducer(NamedTuple):
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
 def cluster_of(address: str, topics: Collection[str] | None) -> Cluster:
-    """The brokers, and the partitions of these topics or of all. CommandError if a topic does not exist."""
+    """The brokers, and the partitions of these topics, or of all topics if `topics` is None. Raises CommandError if a topic
+    does not exist."""
     from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
     from kio.schema.metadata.v12.response import MetadataResponse
     from kio.schema.types import TopicName
@@ -112,7 +116,7 @@ def list_transactions(
     duration_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionRow]:
-    """Sorted by id. With `duration_ms`, only transactions that are open for longer."""
+    """The transactional ids, sorted. With `duration_ms`, only those whose transaction has been open for longer."""
     from kio.schema.list_transactions.v2.request import ListTransactionsRequest
     from kio.schema.list_transactions.v2.response import ListTransactionsResponse
     from kio.schema.types import ProducerId
@@ -202,7 +206,7 @@ def _coordinator(address: str, transactional_id: str) -> int:
 
 # --- partitions -------------------------------------------------------------------------------------------------------
 def producers(cluster: Cluster, keys: Sequence[PartitionKey]) -> list[PartitionProducer]:
-    """The active producers of these partitions. CommandError for a partition without a leader."""
+    """The active producers of these partitions. Raises CommandError for a partition without a leader."""
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
     from kio.schema.types import TopicName
@@ -289,8 +293,8 @@ def hanging(
 
 
 def owners(cluster: Cluster, address: str, opened: Sequence[PartitionProducer]) -> Mapping[PartitionProducer, str]:
-    """The transactional ids of those transactions that are current at their coordinators. A transaction with an older producer
-    epoch than its id's open transaction is an earlier one whose marker is lost, so it has no entry."""
+    """The transactional ids of the transactions that their coordinators know. If the id's own open transaction has a newer
+    producer epoch, the one in the partition is an earlier transaction whose marker is lost, and has no entry."""
     if not opened:
         return {}
     listed = list_transactions(cluster, producer_ids=sorted({each.producer_id for each in opened}))
@@ -313,7 +317,7 @@ def _asked_until_loaded(address: str, request: Any, answer_type: Any) -> Any:
 
 
 def _require(code: int, what: str) -> None:
-    """CommandError that begins with `what` unless the error code is 0."""
+    """Raises a CommandError that begins with `what` if the error code is not 0."""
     from kio.schema.errors import ErrorCode
 
     if code != 0:

@@ -207,7 +207,7 @@ def abort(
 
 
 def _abort_id(address: str, name: str) -> Sequence[PartitionKey]:
-    """Returns the partitions of the transaction."""
+    """Aborts the id's open transaction, and returns its partitions."""
     cluster = transactions.cluster_of(address, ())
     found = transactions.describe(cluster, address, name)
     if found.state != transactions.ONGOING:
@@ -234,7 +234,8 @@ def _abort_hanging(address: str, key: PartitionKey, start_offset: int) -> None:
 
 
 def _began(address: str, found: transactions.TransactionSnapshot) -> dict[PartitionKey, int | None]:
-    """The first offset of its transaction in each partition, None if the partition's leader has none."""
+    """The first offset of the transaction in each partition; None if the partition's leader has no open transaction of the
+    producer."""
     if not found.partitions:
         return {}
     cluster = transactions.cluster_of(address, {topic for topic, _ in found.partitions})
@@ -244,7 +245,7 @@ def _began(address: str, found: transactions.TransactionSnapshot) -> dict[Partit
 
 
 def _partitions_of(cluster: transactions.Cluster, topic: str | None, partition: int | None) -> Sequence[PartitionKey]:
-    """All partitions, or the one given. CommandError if it does not exist."""
+    """All partitions, or the given one. Raises CommandError if it does not exist."""
     if partition is None:
         return list(cluster.partitions)
     if (topic, partition) not in cluster.partitions:
@@ -253,7 +254,7 @@ def _partitions_of(cluster: transactions.Cluster, topic: str | None, partition: 
 
 
 def _states(wanted: Sequence[str]) -> list[str]:
-    """Kafka's names of these states, in upper or lower case."""
+    """Kafka's names of the states in `wanted`, regardless of case."""
     from grpc_api.contract.transactions import STATES
 
     names = {name.lower(): name for name in STATES}

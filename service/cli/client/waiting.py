@@ -1,4 +1,4 @@
-"""Explains in a sentence why a command waits: from the node's `/readyz`, or by an open transaction."""
+"""Explains in a sentence why a command waits, from the node's `/readyz` or from an open transaction."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from service.cli.errors import CommandError
 if TYPE_CHECKING:
     from service.cli.client.requests import OpenTransaction
 
-#: Timeout of a request to the node.
+#: Timeout of a request to the node, in seconds.
 PATIENCE_S = 2.0
-#: States of a healthy store in the body.
+#: The states of a healthy store in the body of `/readyz`.
 _SOUND_STORES = ("ok", "none")
 _LONGEST_BODY = 1 << 20
 ASK_THE_LOG = "the node reports no problem; retrying"
 
 
 def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
-    """A sentence about the first node that reports a problem. There is one even if no node answers. Takes at most a few times
+    """A sentence about the first node that reports a problem, or a general one if no node does. Takes at most a few times
     `PATIENCE_S` for each node."""
     from service.cli.kafka import http_addresses
 
@@ -42,17 +42,17 @@ def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
 
 
 class TransactionRemedy(NamedTuple):
-    """An open transaction's name and the command that ends it."""
+    """The name of an open transaction, and the command that ends it."""
 
-    #: Its transactional id in brackets, after a space. Empty if the id is unknown.
+    #: The transactional id in brackets, after a space. Empty if the id is unknown.
     name: str
-    #: A clause with the command that ends it. Empty if the coordinators did not answer.
+    #: A clause with the command that ends the transaction. Empty if the coordinators did not answer.
     advice: str
 
 
 def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTransaction]) -> str | None:
-    """A sentence about the oldest open transaction of the first partition that has one, and how to end it. None if there is
-    none."""
+    """A sentence about the oldest open transaction of the first partition that has one, and how to end it. None if no
+    transaction is open."""
     if not opened:
         return None
     number, held = min(opened.items())
@@ -64,9 +64,9 @@ def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTra
 
 
 def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, str] | None:
-    """For each partition in which a transaction is open since that offset, a sentence about it and how to end it. None if
-    nothing answers. Each broker gets three requests, regardless of the number of partitions, and one for each transactional
-    id."""
+    """For each partition with a transaction open since the offset in `held`, a sentence about the transaction and how to end
+    it. None if no node answers. Besides two Metadata requests, each broker gets at most three requests, regardless of the
+    number of partitions; two more are sent for each transactional id."""
     from service.cli.client import transactions
     from service.cli.client.requests import OpenTransaction
     from service.cli.listener import require_reachable
@@ -88,8 +88,8 @@ def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[Partiti
 def remedies(
     bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]
 ) -> Mapping[PartitionKey, TransactionRemedy]:
-    """For each open transaction. If no coordinator knows a transaction, it hangs, or its coordinator is not loaded yet. The
-    command in its advice checks which."""
+    """The remedy for each open transaction. If no coordinator knows a transaction, it hangs or its coordinator is not loaded
+    yet. The command in the advice checks this."""
     names = _owners(bootstrap, opened) if opened else {}
     return {key: _remedy(key, each, names) for key, each in opened.items()}
 
@@ -106,7 +106,7 @@ def _remedy(key: PartitionKey, opened: OpenTransaction, names: Mapping[Partition
 
 
 def _owners(bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]) -> Mapping[PartitionKey, str] | None:
-    """The transactional ids that the coordinators know. None if they do not answer."""
+    """The transactional ids of the open transactions that the coordinators know. None if they do not answer."""
     from service.cli.client import transactions
     from service.cli.listener import require_reachable
 
@@ -121,7 +121,8 @@ def _owners(bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]) -> M
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
-    """`body` is the node's `/readyz`. `partitions` are those for which the command waits."""
+    """A sentence about the problem that a node reports. `body` is the JSON of its `/readyz`; `partitions` are those for which
+    the command waits."""
     behind: Mapping[str, str] = body.get("store_behind", {})
     for partition in partitions:
         if partition in behind:
@@ -140,7 +141,7 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
 
 
 def _readyz(address: str) -> Any:
-    """The answer of an HTTP listener. Raises OSError, and ValueError if it is not a tidelog node's."""
+    """The answer of an HTTP listener. Raises OSError, or ValueError if the answer is not from a tidelog node."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import urlopen

@@ -2,7 +2,7 @@
 segments and no sidecars, and needs no node.
 
 Partitions are read one after another, so the listing is not a snapshot. An unreadable manifest is reported and does not hide
-the others. Does not check that the objects exist and are sound; `tidelog fsck` does.
+the others. This module does not check whether objects exist and are sound; `tidelog fsck` does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 
-#: The number of attempts to read a manifest whose pages are rewritten meanwhile.
+#: The maximum number of attempts to read a manifest whose pages are rewritten meanwhile.
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ColdPartition:
-    """`current` means that the topic's name maps to this topic id, and the topic is not deleted. It is None if `topic.json`
-    does not tell.
+    """`current` means that the topic's name maps to this topic id and the topic is not deleted. It is None if `topic.json` is
+    missing or damaged.
 
     `segments` is empty unless requested. `manifest` is None if it cannot be read; `fault` then says why.
     """
@@ -68,7 +68,7 @@ class ColdPartition:
 
     @property
     def time_span(self) -> tuple[int, int]:
-        """The smallest and largest timestamp of the segments in ms, (-1, -1) if there is none."""
+        """The smallest and largest timestamp of the segments in ms; (-1, -1) if there are no segments."""
         if self.manifest is None or not self.segment_count:
             return -1, -1
         parts: list[RemoteSegment | PageRef] = [*self.manifest.segments, *self.manifest.live_pages]
@@ -78,7 +78,7 @@ class ColdPartition:
 def cold_partitions(
     store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_segments: bool
 ) -> Iterator[ColdPartition]:
-    """Every partition of every topic id in the bucket, sorted by key."""
+    """Every partition of every topic id in the bucket, or of the given cluster and topic, sorted by key."""
     bucket = Bucket(store)
     for cluster in [cluster_id] if cluster_id is not None else bucket.folders():
         for name in [topic] if topic is not None else bucket.topic_names(cluster):

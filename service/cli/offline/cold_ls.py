@@ -71,7 +71,7 @@ def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
 
 
 def _of_cluster(found: Sequence[ColdPartition]) -> str:
-    """The cluster's id if there is one cluster. For several, the table has a column."""
+    """The cluster's id if there is one cluster. For several clusters, the table has a column."""
     clusters = {part.cluster_id for part in found}
     return f"cluster {clusters.pop()}: " if len(clusters) == 1 else ""
 

@@ -16,8 +16,8 @@ _KAFKA_NAMES = {"codec": "compresscodec", "is_valid": "isvalid", "value": "paylo
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`fields` are in the order of printing. Bytes are the content of a key or value. `damage` describes the damage. `prefix`
-    is printed before the text."""
+    """`fields` are in the order of printing. Values of type bytes are the content of a key or value. `damage` describes the
+    damage, if any. `prefix` is printed before the text."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -82,7 +82,7 @@ def _is_known(path: Path) -> bool:
 
 
 def _order(path: Path) -> tuple[bool, int, bool, str]:
-    """Checkpoints come first, then each segment's log, and its other files."""
+    """Sorts checkpoints first, then each segment's log, followed by its other files."""
     from storage_tiers.hot import layout
 
     found = layout.parse_file(path.name)

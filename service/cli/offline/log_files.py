@@ -1,7 +1,7 @@
-"""The files of a partition's directory as lines of a dump. Reads only, and in bounded pieces.
+"""Dumps the files of a partition's directory as lines. Only reads, in pieces of bounded size.
 
 Verifies each batch's CRC and order, and each index entry against the batches of the log beside it. May run while a node writes
-to the directory. So a partial batch at the end of the newest log is not damage, and index entries that the node still keeps in
+to the directory, so a partial batch at the end of the newest log is not damage, and index entries that the node still keeps in
 memory are missing.
 
 Does not compare the local log with the bucket; `tidelog fsck` does.
@@ -38,7 +38,7 @@ _STOPS = {
 
 
 class BatchPosition(NamedTuple):
-    """A batch in its file: offsets [base, next)."""
+    """A batch and its position in the file. Its offsets are [base, next)."""
 
     position: int
     base: int
@@ -160,14 +160,15 @@ def _stopped(path: Path, position: int, size: int, stop: int) -> Line:
 
 
 def _is_newest(path: Path) -> bool:
-    """Whether no later segment is in the directory. So a copy elsewhere counts as newest."""
+    """Whether the directory has no later segment. A copy of a segment in another directory counts as newest."""
     others = (found for found in map(layout.parse_file, os.listdir(path.parent)) if found)
     return all(found.suffix != layout.LOG or found.offset <= _base_offset(path) for found in others)
 
 
 # --- indexes -----------------------------------------------------------------------------------------------------------
 def dump_offset_index(path: Path) -> Iterator[Line]:
-    """A line per entry. An entry is damaged unless it names the last offset of the batch at its position."""
+    """A line per entry. An entry is damaged if no batch begins at its position, or if that batch does not contain its
+    offset."""
     base = _base_offset(path)
     batches = _batch_positions(path)
     if batches is None:
@@ -189,7 +190,8 @@ def _offset_fault(batch: BatchPosition | None, offset: int, position: int) -> st
 
 
 def dump_time_index(path: Path) -> Iterator[Line]:
-    """A line per entry. Its batch must exist and have that maximum timestamp, and no earlier batch may have a larger one."""
+    """A line per entry. The batch with the entry's offset must have the entry's timestamp as its maximum, and no earlier batch
+    may have a larger one."""
     base = _base_offset(path)
     batches = _batch_positions(path)
     if batches is None:
@@ -231,7 +233,8 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
 
 
 class _BatchCursor:
-    """Passes over the batches of a log once, in order. `highest` is the largest timestamp so far, -1 at first."""
+    """Passes over the batches of a log once, in order. `highest` is the largest timestamp of the batches passed so far,
+    initially -1."""
 
     def __init__(self, batches: Iterator[BatchPosition]) -> None:
         self._batches = batches
@@ -239,11 +242,11 @@ class _BatchCursor:
         self.highest = -1
 
     def from_position(self, position: int) -> BatchPosition | None:
-        """The first batch at or after the position. None if there is none."""
+        """The first batch at or after the position; None if there is no such batch."""
         return self._pass_until(lambda batch: batch.position >= position)
 
     def with_offset(self, offset: int) -> BatchPosition | None:
-        """The first batch that ends above the offset. None if there is none."""
+        """The first batch that ends above the offset; None if there is no such batch."""
         return self._pass_until(lambda batch: batch.next > offset)
 
     def _pass_until(self, is_found: Callable[[BatchPosition], bool]) -> BatchPosition | None:
@@ -257,7 +260,7 @@ class _BatchCursor:
 
 
 def _batch_positions(index: Path) -> _BatchCursor | None:
-    """The batches of the log to which an index belongs. None if there is no such log."""
+    """The batches of the log that the index belongs to; None if there is no such log."""
     log = index.with_suffix(layout.LOG)
     return _BatchCursor(_walk(log)) if log.exists() else None
 
@@ -288,8 +291,20 @@ def dump_snapshot(path: Path) -> Iterator[Line]:
     yield from snapshot_lines(path.read_bytes())
 
 
+def dump_earlier_batches(path: Path) -> Iterator[Line]:
+    state = path.with_suffix(layout.SNAPSHOT).read_bytes() + path.read_bytes()
+    yield from earlier_lines(ProducerStateManager.restore(state, now_ms=0))
+
+
+def earlier_lines(state: ProducerStateManager) -> Iterator[Line]:
+    for producer_id, entry in state.producers.items():
+        for batch in entry.batches[:-1]:
+            yield Line("earlier_batch", {"producer_id": producer_id, **batch._asdict()})
+
+
 def snapshot_lines(content: bytes) -> Iterator[Line]:
-    for producer_id, entry in ProducerStateManager.restore(content, now_ms=0).producers.items():
+    state = ProducerStateManager.restore(content, now_ms=0)
+    for producer_id, entry in state.producers.items():
         fields = {
             "producer_id": producer_id,
             "producer_epoch": entry.epoch,
@@ -305,6 +320,7 @@ def snapshot_lines(content: bytes) -> Iterator[Line]:
             fields["offset_delta"] = newest.offset_delta
             fields["timestamp"] = newest.timestamp
         yield Line("producer", fields)
+    yield from earlier_lines(state)
 
 
 def dump_leader_epochs(path: Path) -> Iterator[Line]:
@@ -337,12 +353,13 @@ BY_SUFFIX: Mapping[str, Callable[[Path], Iterator[Line]]] = {
     layout.TIME_INDEX: dump_time_index,
     layout.TRANSACTION_INDEX: dump_transaction_index,
     layout.SNAPSHOT: dump_snapshot,
+    layout.BATCHES: dump_earlier_batches,
 }
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """The descriptor and the current size. Later appends of a node are ignored."""
+    """Yields the descriptor and the current size, so that later appends by the node are ignored."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd, os.fstat(fd).st_size
@@ -351,6 +368,6 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _base_offset(path: Path) -> int:
-    """The offset in the file's name; 0 for a file under another name."""
+    """The offset in the file's name; 0 if the name has none."""
     digits = path.name[:20]
     return int(digits) if digits.isdecimal() and len(digits) == 20 else 0

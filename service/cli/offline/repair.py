@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def repairs_offline(
     settings: NodeSettings, topic: str | None, *, apply: bool, losses: Sequence[Loss]
 ) -> Iterator[PartitionRepair]:
-    """Like `repairs`, from the data directory of a stopped node. Raises LogError."""
+    """Like `client.repair.repairs`, but from the data directory of a stopped node. Raises LogError if the directory is in use
+    or is not a node's, or if the topic or a partition is unknown."""
     from service.offline.repair import repaired
     from storage_tiers.types import OffsetRange
 

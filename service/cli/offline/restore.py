@@ -15,7 +15,7 @@ from service.cli.store import S3Endpoint, S3Region, StoreUrl
 if TYPE_CHECKING:
     from service.takeover.run import RecoveryPoint
 
-#: The most topics with empty partitions that the output names.
+#: The maximum number of topics with empty partitions that the output names.
 NAMED_TOPICS = 10
 
 
@@ -70,7 +70,7 @@ def restore(
 
 
 def recovered(points: Sequence[RecoveryPoint]) -> Iterator[str]:
-    """A line for each partition that has records, and one for all others."""
+    """Yields a line for each partition with records, and one line for all other partitions."""
     empty = Counter(point.topic for point in points if not point.claimed.end)
     for point in points:
         found = point.claimed

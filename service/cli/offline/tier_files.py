@@ -20,8 +20,8 @@ PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json", "home.json")
 
 
 def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
-    """Dumps the header, the table, the leader epochs and the aborted transactions. With `deep`, also the index, the checks and
-    the producers."""
+    """Dumps the header, the table, the leader epochs and the aborted transactions. With `deep`, also the index, the CRC-32C of
+    each MiB and the producers."""
     data = path.read_bytes()
     found = sidecar.parse(data, path.name)
     yield Line(
@@ -39,8 +39,8 @@ def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
             yield Line("index_row", row._asdict(), prefix="| ")
         for number, crc in enumerate(found.mib_crcs):
             yield Line("check", {"mebibyte": number, "crc32c": crc}, prefix="| ")
-        if found.producer_snapshot:
-            yield from snapshot_lines(found.producer_snapshot)
+        if found.producer_state:
+            yield from snapshot_lines(found.producer_state)
 
 
 def dump_document(path: Path) -> Iterator[Line]:
@@ -71,7 +71,7 @@ def dump_document(path: Path) -> Iterator[Line]:
 
 
 def dump_page(path: Path) -> Iterator[Line]:
-    """A manifest page as stored. Its checksum is not verified, because it is in the manifest."""
+    """Dumps a manifest page. Does not verify the page's checksum, which is in the manifest."""
     try:
         data = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:

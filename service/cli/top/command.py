@@ -1,7 +1,8 @@
-"""`tidelog top`: current activity of nodes, from two scrapes of /metrics. Live on a terminal, once or as JSON for scripts.
+"""`tidelog top`: current activity of nodes, from two scrapes of /metrics. The output is live on a terminal; scripts get a
+single screen or JSON.
 
-A node serves one scrape per interval. A node that does not answer keeps its line, with the reason, and is scraped again. A
-restarted node is found at its old address, or through the bootstrap node, which knows its listeners.
+A node serves one scrape per interval. A node that does not answer keeps its line, with the reason, and is scraped again later.
+A restarted node is found at its old address or through the bootstrap node, which knows all listeners.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
     from storage_tiers.clock import Clock
 
-#: Timeout of a scrape; the node then counts as unreachable.
+#: The longest time for a scrape. After it the node counts as unreachable.
 SCRAPE_TIMEOUT_S = 10.0
 #: The largest scrape, in bytes.
 LONGEST_SCRAPE = 64 << 20
-#: Concurrent scrapes.
+#: The maximum number of concurrent scrapes.
 SCRAPES_AT_ONCE = 16
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.2, 86_400.0
-#: Width of the screen without a terminal.
+#: The width of the screen if the output is not a terminal.
 WIDTH = 150
 
 
@@ -77,7 +78,7 @@ def top(
 
 
 class Nodes:
-    """The watched nodes and the newest reading of each. `find` looks up their addresses again if one does not answer."""
+    """The watched nodes and the newest reading of each. `find` looks up the addresses again if a node does not answer."""
 
     def __init__(self, addresses: Iterable[str], clock: Clock, *, find: Callable[[], list[str]] | None = None) -> None:
         self._clock = clock
@@ -88,7 +89,7 @@ class Nodes:
         self._threads = ThreadPoolExecutor(SCRAPES_AT_ONCE, thread_name_prefix="scrape")
 
     def look(self) -> list[NodeView]:
-        """Scrapes all nodes. There are numbers from the second scrape on."""
+        """Scrapes all nodes. A node has numbers from its second scrape on."""
         if any(each.trouble for each in self._seen) and self._find is not None:
             with contextlib.suppress(CommandError):
                 self._take(self._find())
@@ -140,7 +141,7 @@ def scrape(address: str) -> str:
 
 # --- showing ----------------------------------------------------------------------------------------------------------
 def _print(nodes: Nodes, interval: float, topics: int, *, lines: bool, forever: bool) -> None:
-    """Exit code 2 if no node was reached."""
+    """Prints a screen, or a line of JSON per node, once or for ever. The exit code is 2 if no node answered."""
     nodes.look()
     while True:
         time.sleep(interval)

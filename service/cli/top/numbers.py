@@ -1,8 +1,8 @@
 """The numbers of `tidelog top`, from two readings of a node's /metrics. Pure: text and times in, numbers out.
 
 If a counter fell, the node has restarted, and the counter's change is counted from 0. Quantiles cover the interval alone. They
-are estimated from the histogram's buckets, as in Prometheus's `histogram_quantile`. A missing metric is 0, or None where 0
-would mislead.
+are estimated from the histogram's buckets, as in Prometheus's `histogram_quantile`. A missing metric counts as 0, or as None
+where 0 would mislead.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class ApiNumbers:
-    """Quantiles are in ms, None without requests in the interval."""
+    """Quantiles are in ms, and None if there were no requests in the interval."""
 
     api: str
     per_s: float
@@ -73,7 +73,7 @@ class ApiNumbers:
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
     """Rates per second over the interval, and bytes in each tier now. `lag_bytes` is the size of closed segments that are not
-    offloaded yet, and `lag_s` the age of the oldest."""
+    offloaded yet, and `lag_s` is the age of the oldest of them."""
 
     topic: str
     records_in_per_s: float
@@ -108,7 +108,8 @@ class TierNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """Records between a group's committed offsets and the ends of the logs, and those of them in the bucket."""
+    """The number of records between a group's committed offsets and the ends of the logs, and the part of them that is in the
+    bucket."""
 
     group: str
     lag: float
@@ -117,8 +118,8 @@ class GroupNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorNumbers:
-    """Groups and transactions. `undecided` counts ids with an open transaction, `completing` ids that await their markers.
-    `lags` are those of the groups that are behind."""
+    """Groups and transactions. `undecided` counts ids with an open transaction; `completing` counts ids that wait for their
+    markers. `lags` are the lags of groups that are behind."""
 
     groups: float
     rebalancing: float
@@ -152,7 +153,7 @@ class NodeNumbers:
     requests_per_s: float
     errors_per_s: float
     connections: float
-    #: Registered brokers of the cluster that are not fenced, and that are, as this node knows them.
+    #: The numbers of the cluster's registered brokers that are not fenced and of those that are, as far as this node knows.
     live_brokers: float
     fenced_brokers: float
     moving_partitions: float
@@ -172,7 +173,7 @@ class NodeNumbers:
     topics: tuple[TopicNumbers, ...]
 
 
-#: The metrics for a store that is behind: of the cluster and of partitions.
+#: The metrics of a store that is behind: for the cluster and for partitions.
 _BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
 
 
@@ -218,8 +219,8 @@ class _Change:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """Takes cumulative (upper bound, count) pairs in order. Interpolates linearly within a bucket. Above the last finite bound,
-    returns that bound."""
+    """The quantile of cumulative (upper bound, count) pairs, which are in order. Interpolates linearly within a bucket. Returns
+    the last finite bound for a quantile above it, None if all counts are 0."""
     total = buckets[-1][1] if buckets else 0.0
     if not total:
         return None
@@ -234,7 +235,7 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
 
 
 def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers:
-    """`unix_s` is the time of `after`, by the clock of the node's start time."""
+    """`unix_s` is the wall-clock time of `after`."""
     change = _Change(before, after)
     info: Mapping[str, str] = next((labels for labels, _ in after.values("tidelog_node_info")), {})
     started = after.one("process_start_time_seconds")
@@ -320,7 +321,7 @@ def _coordinators(change: _Change) -> CoordinatorNumbers:
 
 
 def _lags(after: Scrape) -> Iterator[GroupNumbers]:
-    """Groups that are behind, the furthest first."""
+    """The groups that are behind, sorted by lag, largest first."""
     found = [
         GroupNumbers(labels["group"], lag, after.gauge("tidelog_group_lag_in_bucket_records", group=labels["group"]))
         for labels, lag in after.values("tidelog_group_lag_records")
@@ -340,7 +341,7 @@ def _apis(change: _Change) -> Iterator[ApiNumbers]:
 
 
 def _topics(change: _Change) -> Iterator[TopicNumbers]:
-    """Sorted by bytes in and out, then by size."""
+    """All topics, sorted by bytes in and out, then by size."""
     after = change.after
     bytes_in = change.rates(f"{TOPICS}bytesin_total", "topic")
     bytes_out = change.rates(f"{TOPICS}bytesout_total", "topic")

@@ -1,4 +1,4 @@
-"""The screen of `tidelog top`: numbers in, rich renderables out. No I/O here."""
+"""The screen of `tidelog top`: turns numbers into rich renderables, without I/O."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 #: The share of the disk above which Produce is slowed by default.
 _DISK_FILLING = 0.9
-#: The terminal width at which one line has room for all columns of a node.
+#: The terminal width from which one line has room for all columns of a node.
 _WIDE = 130
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The last state of a node. `numbers` is None before two readings. `trouble` is the reason if the last scrape failed."""
+    """The last state of a node. `numbers` is None until there are two readings. `trouble` is the reason why the last scrape
+    failed, or None."""
 
     address: str
     numbers: NodeNumbers | None
@@ -37,8 +38,8 @@ class NodeView:
 
 
 def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12) -> RenderableType:
-    """`topics` and `apis` limit the rows of their tables. `topics` also limits the rows of groups. A last line counts the
-    others."""
+    """`topics` and `apis` limit the rows of their tables. `topics` also limits the rows of groups. The last line of a table
+    counts the omitted rows."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -193,7 +194,7 @@ def _store(live: Sequence[NodeNumbers]) -> Table:
 
 
 def _coordinators(live: Sequence[NodeNumbers]) -> list[Table]:
-    """A table of groups and one of transactions, each only if there are some."""
+    """A table of groups and a table of transactions, each only if it would have content."""
     coordinators = [node.coordinators for node in live]
 
     def total(field: Callable[[CoordinatorNumbers], float]) -> float:
@@ -295,13 +296,13 @@ def _and_more(table: Table, more: int) -> None:
 
 
 def _store_state(now: NodeNumbers) -> str:
-    # Shown even if the store answers: nothing of the cluster, or of some partitions, is offloaded until an operator acts.
+    # This is shown even if the store answers, because the cluster or some partitions offload nothing until an operator acts.
     if now.store_behind:
         return "[red]behind[/]"
     return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
 
 
-#: Columns of nodes.
+#: The columns of nodes: their activity, and the resources that they use.
 _DOES: Mapping[str, Callable[[NodeNumbers], str]] = {
     "state": _state,
     "up": lambda now: duration(now.uptime_s),
@@ -322,7 +323,7 @@ _NEEDS: Mapping[str, Callable[[NodeNumbers], str]] = {
 
 # --- words ------------------------------------------------------------------------------------------------------------
 def size(value: float) -> str:
-    """Bytes with three digits, so that columns stay narrow."""
+    """A number of bytes with three digits, so that columns stay narrow."""
     unit = 0
     while value >= 999.5 and unit < len(_SIZES) - 1:
         value, unit = value / 1024, unit + 1

@@ -4,7 +4,7 @@
       ▲               │  ▲                      │                │
       └───────────────┘  └──────────────────────┴────────────────┘
 
-Pure. It has no clock: `rebalancing.py` makes the decisions that depend on time. Rules as in Kafka 4.2.1's ClassicGroup.
+Pure. It has no clock: `rebalancing.py` makes all decisions about time. The rules are those of Kafka 4.2.1's ClassicGroup.
 
 Invariants: `TRANSITIONS` has every change of state; any other is a defect. The leader, if any, is a member. All members of a
 generation support its protocol. A static member's instance id names exactly one member.
@@ -65,9 +65,9 @@ class UnexpectedTransition(Exception):
 
 
 class Member:
-    """One member. `protocols` are in its order of preference; `assignment` is the leader's for this generation. `join_waiter`
-    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` is True until it has
-    received its id."""
+    """One member. `protocols` are in its order of preference; `assignment` is the one that the leader made in this generation.
+    `join_waiter` and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` is True
+    until it has received its id."""
 
     __slots__ = (
         "assignment",
@@ -100,7 +100,7 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = client_id
         self.client_host = client_host
-        #: Both ids, the client's id and its host, encoded once, since records of thousands of members are written often.
+        #: The member's two ids, its client's id and host, encoded once, since records of large groups are written often.
         self.names = encode_names(member_id, group_instance_id, client_id, client_host)
         self.protocols = tuple(protocols)
         self.session_timeout_ms = session_timeout_ms
@@ -118,7 +118,7 @@ class Member:
 
     @property
     def record_bytes(self) -> int:
-        """Lower bound of its share of the group's record, in bytes: its names and its smallest subscription."""
+        """Lower bound of the member's share of the group's record, in bytes: its names and its smallest subscription."""
         names = len(self.member_id) + len(self.client_id) + len(self.client_host)
         return names + min((len(each.metadata) for each in self.protocols), default=0)
 
@@ -128,17 +128,17 @@ class Member:
         return kept_bytes(self.protocols, *names) + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
-        """Its subscription under a protocol that it supports."""
+        """The member's subscription under a protocol that it supports."""
         return subscription_of(self.protocols, protocol)
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The first of its protocols among `candidates`, which has one of them."""
+        """The first of its protocols among `candidates`, which contains at least one of them."""
         return next(each.name for each in self.protocols if each.name in candidates)
 
 
 def subscription_of(protocols: Sequence[MemberProtocol], name: str) -> bytes:
     first = protocols[0]
-    if first.name == name:  # the common case; a large group asks thousands of times
+    if first.name == name:  # the common case; a large group calls this thousands of times
         return first.metadata
     return next(each.metadata for each in protocols if each.name == name)
 
@@ -239,14 +239,14 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        #: Ordered, because a dict's search for the first member passes the slots of all members that have left.
+        #: An OrderedDict, because a dict's search for the first member passes the slots of all members that have left.
         self.members: OrderedDict[str, Member] = OrderedDict()
         self.static: dict[str, str] = {}
         self.pending_joins: OrderedDict[str, Timer] = OrderedDict()
         self.pending_syncs: dict[str, None] = {}
         #: Members whose JoinGroup waits.
         self.joining = 0
-        #: Bytes of memory of its members and pending ids, and the lower bound of their record without assignments.
+        #: Memory of members and pending ids, in bytes; a lower bound of the members' part of the record, without assignments.
         self.kept_bytes = self.record_bytes = 0
         #: Bytes of its members' assignments, included in `kept_bytes`, and bytes of the group itself.
         self.assigned_bytes = self.own_bytes = 0
@@ -467,7 +467,7 @@ class ClassicGroup:
         ]
 
     def view(self, rows: Sequence[MemberRow] | None = None) -> GroupView:
-        """The group as readers see it now. `rows` are its members' rows, if they are made already."""
+        """The group as readers see it now. `rows` are its members' rows, if they exist already."""
         if rows is None:
             rows = member_rows(self.members.values())
         return GroupView(self.state, self.protocol_type, self.protocol, rows)

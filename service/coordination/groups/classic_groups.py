@@ -4,7 +4,7 @@ Pure: it turns requests, times in ms and a source of member ids into records and
 of checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
 
 Invariants: every request is answered once, either at once or by the outcome of a later event. An issued member id is refused or
-admitted, never mistaken for another member's. Not promised: that a client's death is noticed before its session ends.
+admitted, never mistaken for another member's. A client's death is noticed only when its session ends.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 
 
 _WELL = HeartbeatAnswer(None)
-# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
+# Looking up an enum member takes 0.1 µs in Python 3.11.
 _EMPTY, _PREPARING_REBALANCE = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
-#: Most different reasons that the node's log shows for members that leave together.
+#: The maximum number of different reasons that the node's log shows for members that leave together.
 REASONS_SHOWN = 10
-#: Most protocols of one member, because every rebalance counts every member's votes. Kafka has no bound; clients have two or
-#: three.
+#: The maximum number of protocols of one member, because every rebalance counts every member's votes. Kafka has no bound;
+#: clients have two or three.
 MAX_PROTOCOLS = 64
 
 
@@ -81,7 +81,7 @@ class ClassicGroups:
         self._read_only = MappingProxyType(self._groups)
         self._deadlines = deadlines
         self._rng = rng
-        #: The memory of members, which their shard counts, and the memory of the groups themselves.
+        #: The memory of members, which the shard counts, and the memory of the groups themselves.
         self.memory, self._own = memory.members.shard(), memory.groups.shard()
         self.rebalancing = Rebalancing(deadlines, settings, self.memory, counts)
 
@@ -108,7 +108,7 @@ class ClassicGroups:
                 outcome.answer(waiter, Joined(error, request.member_id))
                 return
             group = ClassicGroup(request.group, now_ms)
-            # As in Kafka, so that the group's id is known after a crash.
+            # As in Kafka, a new group is recorded, so that its id is known after a crash.
             if (too_large := self.rebalancing.write(group, outcome)) is not None:
                 outcome.answer(waiter, Joined(too_large, request.member_id))
                 return
@@ -136,8 +136,8 @@ class ClassicGroups:
             )
         if len(request.protocols) > MAX_PROTOCOLS:
             return InconsistentGroupProtocol(
-                f"group {request.group}: the member lists {len(request.protocols)} protocols; a broker counts the votes "
-                f"for at most {MAX_PROTOCOLS}; set partition.assignment.strategy to fewer"
+                f"group {request.group}: the member lists {len(request.protocols)} protocols, and at most "
+                f"{MAX_PROTOCOLS} are allowed; set partition.assignment.strategy to fewer"
             )
         return None
 
@@ -376,7 +376,7 @@ class ClassicGroups:
             left += some
         if count and group is not None and group.state is not GroupState.EMPTY:
             why = ", ".join(islice(reasons, REASONS_SHOWN)) or "no reason given"
-            # This comes last, because it may complete a rebalance, whose steps then replace these.
+            # This comes last, because it may complete a rebalance, whose steps then replace those of this request.
             self.rebalancing.members_changed(group, f"{count} members left: {why}", now_ms, outcome)
         outcome.answer(waiter, Left(None, left))
 
@@ -414,7 +414,7 @@ class ClassicGroups:
         if member is None:
             return
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
-            return  # the broker has its request: the session restarts with the answer
+            return  # a request of the member waits here: its session restarts with the answer
         outcome.note(
             "group.member_expired", group=group.group_id, member=member_id, timeout_ms=member.session_timeout_ms
         )
@@ -423,7 +423,7 @@ class ClassicGroups:
 
     # --- loading and removal ------------------------------------------------------------------------------------------
     def put(self, group: ClassicGroup, *, has_offsets: bool) -> None:
-        """Adds a group that is new, or read from its record. No group has its id yet."""
+        """Adds a group that is new, or read from its record. No other group has its id."""
         self._groups[group.group_id] = group
         self.count(group, has_offsets=has_offsets)
 

@@ -4,8 +4,8 @@ There are two views. `newest` has every offset that was written, for decisions. 
 committed, for readers. A transaction's offset enters a view together with the transaction's marker. Until that marker is
 committed, the partition is unstable, and a reader of stable offsets waits, since only the replaced offset could be returned.
 
-An offset is kept as bytes, its record number followed by its record's value, because a node may have millions, and Python
-objects would take five times as much. For the same reason groups share the objects of partitions.
+An offset is kept as bytes, its record number followed by its record's value, because a node may have millions of offsets, and
+Python objects would take five times as much memory. For the same reason groups share the `TopicPartition` objects.
 
 Pure. A record number counts the shard's records in the order in which they are loaded and written. Invariants: numbers rise.
 `fetch` never shows an offset that a crash could take back. For two values of one partition, the later record wins, so a commit
@@ -26,7 +26,7 @@ from service.coordination.group_records import CommittedOffset, decode_offset
 from service.coordination.groups.unfinished import OFFSETS_A_STEP, shares
 from storage_tiers.types import TopicPartition
 
-#: Most partitions whose objects groups share.
+#: The maximum number of partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _RECORD_NUMBER = struct.Struct(">q")
 _RECORD_NUMBER_BYTES = _RECORD_NUMBER.size
@@ -88,6 +88,19 @@ class CommittedOffsets:
             overlay = self._overlay[group] = {}
         for _, partition, entry, _ in changes:
             overlay[partition] = entry
+
+    def put_all(self, changes: Sequence[OffsetChange]) -> bool:
+        """Does the same as `write_all` and `commit_through`. False, and nothing is changed, if other records are not committed
+        yet."""
+        if self._changes or self._ended:
+            return False
+        group = changes[0][0]
+        committed = self._committed.get(group)
+        if committed is None:
+            committed = self._committed[group] = {}
+        for _, partition, entry, _ in changes:
+            committed[partition] = entry
+        return True
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
         """Does the same as `write` for a record that is committed, as are all records before it."""
@@ -179,7 +192,7 @@ class CommittedOffsets:
         return None if entry is None else _value(entry)
 
     def seen(self, group: str, *, copied: bool) -> SeenOffsets:
-        """The group's offsets as readers see them. Valid until the next change, unless it is `copied`."""
+        """The group's offsets as readers see them. The view is valid until the next change, unless it is `copied`."""
         committed, opened = self._committed.get(group, _NOTHING), self._open.get(group, {})
         if copied:
             return SeenOffsets(dict(committed), frozenset(opened), frozenset(self._ending), group)
@@ -260,7 +273,7 @@ class CommittedOffsets:
         return (entry is not None and not _is_removed(entry)) or self.is_open(group, partition)
 
     def partitions(self, group: str) -> list[TopicPartition]:
-        """The partitions of which a group has an offset, as written or in an open transaction."""
+        """The partitions with an offset of the group, as written or in an open transaction."""
         return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
 
     def shares(self, group: str) -> list[Sequence[TopicPartition]]:
@@ -307,7 +320,7 @@ class CommittedOffsets:
 
 @lru_cache(maxsize=SHARED_PARTITIONS)
 def shared(topic: str, partition: int) -> TopicPartition:
-    """The same object for equal arguments, as long as the cache holds it."""
+    """Returns the same object for equal arguments, as long as the cache holds it."""
     return TopicPartition(topic, partition)
 
 

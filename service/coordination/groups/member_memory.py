@@ -15,17 +15,17 @@ from typing import NamedTuple
 from grpc_api.contract.groups import MemberProtocol
 from service.coordination.kept_memory import KeptMemory
 
-#: Most bytes of the members and unused member ids of all groups of a node, names included: some hundred thousand members with
-#: ordinary subscriptions.
+#: The memory bound of the members and unused member ids of all groups of a node, names included, in bytes: a few hundred
+#: thousand members with ordinary subscriptions.
 MEMBERS_BYTES = 256 << 20
-#: Most bytes of groups without a committed offset, and of long names of all groups, on a node: some tens of thousands of new
-#: groups. This is half of the largest answer, so that all of them can be listed.
+#: The memory bound of groups without a committed offset, and of long names of all groups, on a node, in bytes: a few tens of
+#: thousands of new groups. This is half of the gateway's largest answer, so that all groups can be listed.
 GROUPS_BYTES = 128 << 20
 
 #: Bytes of a member without its names and protocols, of a protocol without its name and subscription, of an unused member id,
 #: and of a group without its name.
 MEMBER_BYTES, PROTOCOL_BYTES, PENDING_BYTES, GROUP_BYTES = 1_000, 200, 500, 2_500
-#: Names of groups that are longer than this count as long as the group exists.
+#: Bytes of a group's name that cost nothing while the group has offsets. The bytes beyond them always count.
 ORDINARY_NAME_BYTES = 1_000
 
 
@@ -54,7 +54,7 @@ def pending_bytes(member_id: str) -> int:
 
 
 def group_bytes(group_id: str, *, has_offsets: bool) -> int:
-    """Bytes that count for a group. As in Kafka, committed offsets are not bounded, so only a long name counts for a group with
-    offsets."""
+    """Bytes that are counted for a group. As in Kafka, committed offsets are not bounded, so only a long name counts for a
+    group with offsets."""
     name = getsizeof(group_id)
     return max(0, name - ORDINARY_NAME_BYTES) if has_offsets else GROUP_BYTES + name

@@ -1,12 +1,12 @@
 """Rebalances of classic groups: their start, the wait for members, and their completion.
 
-Pure: every function takes the group, the time in ms and the outcome to add to. Rules as in Kafka 4.2.1's GroupMetadataManager.
-A first rebalance waits `group.initial.rebalance.delay.ms`, and is extended while members join, up to the members' rebalance
-timeout. A later rebalance waits until all members have rejoined, for at most that timeout. Then dynamic members that have not
-rejoined are removed; static members stay until their session ends.
+Pure: every function takes the group, the time in ms and the outcome to add to. The rules are those of Kafka 4.2.1's
+GroupMetadataManager. A first rebalance waits `group.initial.rebalance.delay.ms`, and is extended while members join, up to the
+members' rebalance timeout. A later rebalance waits until all members have rejoined, for at most that timeout. Then dynamic
+members that have not rejoined are removed; static members stay until their session ends.
 
-Invariants: a waiting JoinGroup or SyncGroup is answered exactly once. A generation's assignment is in the outcome's record
-before any member's answer that contains it.
+Invariants: a waiting JoinGroup or SyncGroup is answered exactly once. The record of a generation's assignment is in an outcome
+before, or with, the first answer that contains the assignment.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from service.coordination.kept_memory import ShardMemory
 from service.coordination.outcome import CoordinatorAnswer, Outcome
 from storage_tiers.errors import LogError
 
-#: Session timeout of a new member until its first JoinGroup is answered, because it cannot send heartbeats before (Kafka's
+#: Session timeout of a new member until its first JoinGroup is answered, because it cannot send heartbeats before that (Kafka's
 #: constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-#: Most unused member ids of a group. Beyond that the oldest is forgotten, and its client rejoins.
+#: The maximum number of unused member ids of a group. Beyond that the oldest is forgotten, and its client rejoins.
 PENDING_IDS = 10_000
-#: Most assignments of a leader's request that one step reads. A leader may send more than its group has members.
+#: The maximum number of a leader's assignments that one step reads. A leader may send more than its group has members.
 ASSIGNMENTS_A_STEP = 1_000
-#: Most bytes that a batch with one record takes besides the record's key and value.
+#: The maximum number of bytes that a batch with one record takes besides the record's key and value.
 BATCH_BYTES = 100
 
 _new_tuple = tuple.__new__
@@ -60,7 +60,7 @@ class GroupSettings(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = (1 << 31) - 1
-    #: Most bytes of a group's record: those that a batch of `__consumer_offsets` may hold.
+    #: The maximum number of bytes of a group's record, which is that of a batch of `__consumer_offsets`.
     max_record_bytes: int = 1 << 20
 
 
@@ -88,6 +88,11 @@ class Rebalancing:
             self.expect(group, member, member.session_timeout_ms, now_ms)
         else:
             self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
+
+    def heard_again(self, member: Member, now_ms: int) -> bool:
+        """Does the same as `heard`. False, and nothing is changed, if that may make the next deadline earlier."""
+        session = member.session
+        return session is not None and self._deadlines.postpone(session, now_ms + member.session_timeout_ms)
 
     def _all_heard(self, group: ClassicGroup, members: Iterable[Member], now_ms: int) -> None:
         """Does the same as `heard` for each member, in half the time, because there may be thousands in one turn of the
@@ -181,7 +186,7 @@ class Rebalancing:
             self.complete(group, now_ms, outcome)
 
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Fails pending SyncGroups with RebalanceInProgress."""
+        """Removes the members' assignments, and fails waiting SyncGroups with RebalanceInProgress."""
         error = RebalanceInProgress(f"group {group.group_id} is rebalancing; join again")
         group.assign([b""] * len(group.members))
         for member in group.members.values():
@@ -192,7 +197,8 @@ class Rebalancing:
 
     # --- ending -------------------------------------------------------------------------------------------------------
     def waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Called when the timer of joining is due."""
+        """Called when the join timer is due. Extends a first rebalance if members have joined since the last extension, and
+        otherwise completes the rebalance."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         if group.new_member_added and group.initial_remaining_ms > 0:
@@ -264,7 +270,7 @@ class Rebalancing:
 
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> None:
-        """Records the leader's assignment, which is by member id, and answers every member that waits for it."""
+        """Records the leader's assignments, given by member id, and answers every member that waits for its assignment."""
         self.unfinished.begin(group.group_id, self._assign(group, given, now_ms, outcome))
 
     def _assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> Steps:
@@ -274,7 +280,7 @@ class Rebalancing:
             of_member.update(given[at : at + ASSIGNMENTS_A_STEP])
             if len(given) > ASSIGNMENTS_A_STEP:
                 outcome, now_ms = yield
-        # The record and the readers' rows are made once, though there may be thousands of members.
+        # The record and the readers' rows are made part by part, because there may be thousands of members.
         encoded, rows, assignments = [value_head(group, entered_ms)], list[MemberRow](), list[bytes]()
         for members in parts:
             theirs = [of_member.get(each.member_id, b"") for each in members]
@@ -317,8 +323,8 @@ class Rebalancing:
         )
 
     def _refuse_leader(self, group: ClassicGroup, outcome: Outcome) -> None:
-        """Answers the leader's SyncGroup with an error, because its assignments do not fit the memory. The other members
-        continue to wait, since the leader may send its assignments again."""
+        """Answers the leader's SyncGroup with an error, because its assignments do not fit the memory of members. The other
+        members continue to wait, since the leader may send its assignments again."""
         assert group.leader is not None
         leader = group.members[group.leader]
         error = CoordinatorNotAvailable(
@@ -364,7 +370,8 @@ def synced(group: ClassicGroup, member: Member) -> Synced:
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:
-    """Returns the answers to the waiting SyncGroups of these members. They equal those of `synced`, but take half the time."""
+    """Returns the answers to the waiting SyncGroups of these members. These answers equal those of `synced`, and take half the
+    time."""
     kind, protocol = group.protocol_type, group.protocol
     answers = []
     for member in waiting:

@@ -1,8 +1,8 @@
 """A group shard: the groups and offsets of one partition of `__consumer_offsets`.
 
-Pure. The runtime passes in requests and times, writes the outcome's records in order, and releases the answers once all records
-up to then are committed. During a load it passes in the partition's records and markers instead. Readers' requests
-(OffsetFetch, ListGroups, DescribeGroup) are answered immediately, from committed state.
+Pure. The runtime passes in requests and times, writes the outcome's records in order, and releases each answer once all records
+written before it are committed. During a load the runtime passes in the partition's records and markers instead. Readers'
+requests (OffsetFetch, ListGroups, DescribeGroup) are answered immediately, from committed state.
 
 Invariants: decisions never depend on whether a record is committed, because a shard whose write fails is dropped and loaded
 again. `written` counts the records that it has passed to the runtime.
@@ -34,6 +34,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TxnOffsetCommit,
 )
+from service.coordination.commit_fields import OffsetChange
 from service.coordination.committed_views import CommittedViews, names_of
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
@@ -62,7 +63,7 @@ from service.coordination.groups.member_memory import GroupMemory, node_memory
 from service.coordination.groups.readers import GroupFigures, WantedGroups, described, figures_of
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.unfinished import MEMBERS_A_STEP, Steps
-from service.coordination.outcome import Outcome
+from service.coordination.outcome import Outcome, PlannedDecision
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
@@ -73,9 +74,10 @@ if TYPE_CHECKING:
 GroupEvent = (
     JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetDelete | DeleteGroup
 )
-#: Groups that are processed between two checks of the clock.
+#: The number of groups in one share of `list` or `figures`. The caller checks the clock between two shares.
 LISTED = 200
-#: Most timers that one tick examines. Thousands of members may be due at once, and each that expires adds a line to the log.
+#: The maximum number of timers that one tick examines. Thousands of members may be due at once, and each that expires adds a
+#: line to the log.
 TIMERS_A_TICK = 30
 #: Records after which a tick decides no more of the waiting requests.
 RECORDS_A_TICK = 200
@@ -102,7 +104,7 @@ class GroupShard:
         memory: GroupMemory | None = None,
         counts: GroupCounts | None = None,
     ) -> None:
-        counts = counts or GroupCounts()
+        self._counts = counts = counts or GroupCounts()
         self._deadlines = Deadlines()
         self._groups = ClassicGroups(self._deadlines, rng, groups, memory or node_memory(), counts)
         self._memory = self._groups.memory
@@ -122,8 +124,8 @@ class GroupShard:
         self._later: list[tuple[int, str, bytes | None, int]] = []
 
     def __del__(self) -> None:
-        # The steps refer to the object that keeps them. Without this cycle the shard's memory is released with its last
-        # reference.
+        # The steps refer to the object that keeps them. Without this reference cycle the shard's memory is released with its
+        # last reference.
         self._unfinished.groups.clear()
 
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
@@ -151,6 +153,23 @@ class GroupShard:
             unfinished.wait(event.group, (event, caller, waiter))
             return Outcome()
         return self._decide(event, caller, waiter, now_ms)
+
+    def plan_commit(self, event: OffsetCommit, now_ms: int) -> PlannedDecision | None:
+        """Decides the usual commit; the shard does not change. None for any other, which `handle` decides."""
+        return None if self._unfinished.groups else self._offsets.plan(event, self.written, now_ms)
+
+    def wrote_commit(self, changes: Sequence[OffsetChange], is_committed: bool) -> int:
+        """Applies the changes of `plan_commit`, whose records are in the log. Returns `written`."""
+        self.written += len(changes)
+        self._counts.commits += len(changes)
+        if is_committed and self._committed.put_all(changes):
+            self._settled = self.written
+            self._views.commit(self.written)
+        else:
+            self._committed.write_all(changes[0][0], changes)
+            if is_committed:
+                self.committed(self.written)
+        return self.written
 
     def _decide(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         outcome = Outcome()
@@ -247,7 +266,7 @@ class GroupShard:
         return list(self._groups.groups)
 
     def offset_shares(self, group_id: str) -> list[Sequence[TopicPartition]]:
-        """The partitions of which a group may have an offset, in shares of one step each. The last share may be empty."""
+        """The partitions for which a group may have an offset, in shares of one step each. The last share may be empty."""
         return self._committed.shares(group_id)
 
     def expire(self, group_id: str, partitions: Sequence[TopicPartition], now_ms: int, *, is_last: bool) -> Outcome:
@@ -265,16 +284,21 @@ class GroupShard:
                 self._remove(group, outcome)
         return self._counted(outcome)
 
-    def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
-        """Lowers loaded offsets to these ends, because the partitions have lost their newest records."""
-        outcome = Outcome()
-        self._offsets.lower(group_id, ends, loaded=self.loaded_records, record_number=self.written, outcome=outcome)
+    def lower_offsets(
+        self, group_id: str, ends: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> Outcome:
+        """Lowers the group's offsets above these ends, because the partitions have lost their newest records. With `epochs`,
+        lowers the offsets whose leader epoch is below the partition's; otherwise, the offsets that were loaded."""
+        outcome, loaded = Outcome(), 0 if epochs else self.loaded_records
+        self._offsets.lower(group_id, ends, epochs, loaded=loaded, record_number=self.written, outcome=outcome)
         self.written += len(outcome.records)
         return outcome
 
-    def has_pending_above(self, group_id: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether `lower_offsets` may have more to do once the group's open transactions have ended."""
-        return self._offsets.has_pending_above(group_id, ends, loaded=self.loaded_records)
+    def pending_above(
+        self, group_id: str, ends: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> set[TopicPartition]:
+        """The partitions in which `lower_offsets` may have more to do once the group's open transactions have ended."""
+        return self._offsets.pending_above(group_id, ends, epochs, loaded=0 if epochs else self.loaded_records)
 
     def has_offset_of(self, group_id: str, partitions: Set[TopicPartition]) -> bool:
         """Whether a group has an offset of any of these partitions, including in open transactions."""
@@ -309,7 +333,7 @@ class GroupShard:
                 if number:
                     outcome, _ = yield
                 self._offsets.remove_all(group_id, partitions, self.written, outcome)
-            # Removes the offsets that transactions have committed meanwhile, which do not wait for these steps.
+            # Transactions do not wait for these steps, so this removes the offsets that they have committed meanwhile.
             rest = self._committed.partitions(group_id)
             self._offsets.remove_all(group_id, rest, self.written + len(outcome.records), outcome)
             self._remove(group, outcome)
@@ -358,7 +382,7 @@ class GroupShard:
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
         """Loads one record of the log, in order; `producer_id` is set inside a transaction. Raises CorruptRecord if it is not
-        readable. A group's record is decoded by `loaded`, and only if it is the group's newest committed one.
+        readable. `loaded` decodes only the newest committed record of each group, and the uncommitted ones.
 
         `written_ms` is the record's own time, by the wall clock. If a process started with a wrong clock, the times in its
         values are wrong, too, even after its wall clock was corrected. The later of the two times counts, so that no offset
@@ -438,7 +462,7 @@ class GroupShard:
         return self._offsets.fetch(request)
 
     def list(self, request: ListGroups) -> Iterator[Sequence[ListedGroup]]:
-        """Yields the groups in shares of LISTED, between which others may work. The request's names are in lower case."""
+        """Yields the groups in shares of LISTED, between which other tasks may run. The request's names are in lower case."""
         wanted = WantedGroups(request)
         ids = () if wanted.is_nothing else names_of(self._groups.groups, self._views)
         for at in range(0, len(ids), LISTED):

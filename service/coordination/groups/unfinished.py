@@ -1,7 +1,7 @@
 """Changes of large groups that are made in steps, and the requests that wait for them.
 
 The end of a rebalance changes and answers every member. A LeaveGroup may name thousands of members, and a deleted group may
-have a hundred thousand offsets. One step for all would block the event loop for milliseconds or a second, so a shard takes a
+have a hundred thousand offsets. Such a change made at once would block the event loop for up to a second, so a shard takes one
 step in each tick. Until the last step the group's other requests and its due timers wait. Then they are decided in the order of
 their arrival, as if all steps had been one. Heartbeats and the commits of transactions do not wait. Pure.
 
@@ -33,8 +33,8 @@ Item = TypeVar("Item")
 
 
 def shares(items: Sequence[Item], most: int | None = None) -> list[Sequence[Item]]:
-    """Divides items into shares of one step each, with at most `most` items, by default as many as a step has members. Without
-    items there is one empty share."""
+    """Divides items into shares of one step each, with at most `most` items, by default MEMBERS_A_STEP. Without items there is
+    one empty share."""
     size = MEMBERS_A_STEP if most is None else most
     return [items[at : at + size] for at in range(0, max(1, len(items)), size)]
 
@@ -79,8 +79,8 @@ class UnfinishedChanges(Generic[Request]):
                 found.steps = steps
 
     def requests(self, is_enough: Callable[[], bool]) -> Iterator[Request]:
-        """Yields the requests of the first group that are to be decided now, until `is_enough`. The caller decides each before
-        it takes the next. Then the next group becomes the first."""
+        """Yields the requests of the first group that can be decided now, until `is_enough`. The caller decides each request
+        before it takes the next one. At the end the next group becomes the first."""
         group_id, found = next(iter(self.groups.items()))
         for number in range(REQUESTS_A_TICK):
             if found.steps is not None or not found.requests or (number and is_enough()):

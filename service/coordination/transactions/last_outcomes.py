@@ -1,11 +1,11 @@
 """The outcome of each transactional id's last transaction, for partitions that lost its marker together with a disk.
 
-Pure. In version 2 each transaction has its own epoch, and its marker has the next one. So an outcome known under epoch E + 1 is
-that of the transaction that is open under epoch E.
+Pure. With `transaction.version` 2, each transaction has its own epoch, and its marker has the next one. So an outcome known
+under epoch E + 1 is that of the transaction that is open under epoch E.
 
 Not promised: the outcomes of earlier transactions, and of transactions before version 2, where all transactions of a producer
 share one epoch. After a restart the outcome is also unknown if the next transaction has begun, or if the abort was not
-completed yet, because the id's newest record does not show it. Such transactions stay open until an operator decides them.
+completed yet, because the id's newest record does not show it. These transactions stay open until an operator decides them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID
 
 
 class LastOutcomes:
-    """The markers of each id's last transaction, without partitions, which the id's record no longer has."""
+    """The markers of each id's last transaction. They name no partitions, because the record of a completed transaction has
+    none."""
 
     def __init__(self) -> None:
         self._markers: dict[int, Markers] = {}
@@ -35,7 +36,7 @@ class LastOutcomes:
         if known.status not in COMPLETED or known.client_version < EPOCH_PER_TRANSACTION or known.is_outdated:
             return
         producer = known.producer
-        if known.previous_id != NO_PRODUCER_ID and not producer.epoch:  # the transaction used up its last epoch
+        if known.previous_id != NO_PRODUCER_ID and not producer.epoch:  # the transaction had the id's last epoch
             producer = ProducerIdAndEpoch(known.previous_id, FENCING_EPOCH)
         self.forget(known.transactional_id)
         self._producers[known.transactional_id] = producer.id

@@ -29,7 +29,7 @@ _FIXED = (*_SINGLE, "AT")
 
 class NamePattern(NamedTuple):
     """`ways` counts the ways through optional parts and alternatives, `steps` the comparisons of one way. Each of the `repeats`
-    multiplies them by the length of the name, except the last repeat if it can only stop at a line's end."""
+    multiplies the comparisons by the length of the name, except the last repeat if it can only stop at a line's end."""
 
     pattern: re.Pattern[str]
     ways: int
@@ -77,7 +77,8 @@ def compiled(text: str) -> NamePattern:
 
 
 def _counted(items: Any) -> Iterator[tuple[str, int]]:
-    """Yields the choices of a pattern with their numbers, nested ones included."""
+    """Yields each choice in a pattern, including nested ones: its kind and its number of ways. Raises
+    InvalidRegularExpression if the pattern is outside the subset."""
     for item in items:
         name, value = str(item[0]), item[1]
         if name in _FIXED:

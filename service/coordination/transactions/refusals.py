@@ -66,7 +66,7 @@ def init_error(known: Transaction | None, event: InitProducer, max_timeout_ms: i
     is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
     if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
         return fenced(event.transactional_id, event.expected)
-    # The next producer has another id, and the outdated producer's transaction would stay open.
+    # Otherwise the next producer would get another id, and the outdated producer's transaction would stay open.
     is_ending = known.status in PREPARED or (known.is_outdated and event.expected == NO_PRODUCER)
     return concurrent(known) if is_ending else None
 

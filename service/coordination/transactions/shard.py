@@ -1,8 +1,8 @@
 """A transaction shard: the transactional ids of one partition of `__transaction_state`.
 
-Pure; `service.coordination.runtime` runs it. A decision to commit or abort is first written as a record. Once it is committed,
-the caller writes the `Markers` that `prepared` returns, and reports them with `completed`. After a load `prepared` returns
-every decided transaction that is not completed. So a crash between any two of these steps does not change the outcome.
+Pure; `service.coordination.runtime` runs it. A decision to commit or abort is first written as a record. When the record is
+committed, the caller writes the `Markers` that `prepared` returns, and reports them with `completed`. After a load `prepared`
+returns every decided transaction that is not completed. So a crash between any two of these steps does not change the outcome.
 
 Checks, their order and errors are those of Kafka 4.2.1's TransactionCoordinator, with one difference. While markers of the
 producer's own last transaction are being written, Kafka returns CONCURRENT_TRANSACTIONS, and the client retries 20 ms later.
@@ -77,13 +77,13 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
-#: Longest wait of a request for the markers of the previous transaction; less than any client's request timeout.
+#: Longest wait of a request for the markers of the previous transaction; far below clients' default request timeouts.
 WAIT_MS = 5_000
 #: Most waiting requests of one transactional id; a client has one in flight.
 MAX_WAITING = 8
-#: Time until the next attempt to abort a timed-out transaction whose record is too large.
+#: Time until the next attempt to abort a timed-out transaction, or to expire an id, whose record was too large.
 TIME_OUT_AGAIN_MS = 10_000
-#: Transactional ids that are processed between two checks of the clock.
+#: Transactional ids in one share of a listing; the caller lets other tasks run between shares.
 LISTED = 200
 #: Most timers that one tick handles; the others follow in the next turn of the loop.
 TIMERS_A_TICK = 100
@@ -391,7 +391,7 @@ class TransactionShard:
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
         """Loads one record of the log, in order. Raises CorruptRecord if its key is not readable; `loaded` decodes its value.
-        An id is idle since the later of its value's time and its record's, because a wrong clock may have set one of them."""
+        An id is idle from the later of its value's time and its record's time, since a wrong clock may have set one of them."""
         if (name := decode_key(key)) is None:
             self.written += 1
             return
@@ -404,7 +404,7 @@ class TransactionShard:
         self.written += 1
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Does nothing: no transaction writes to this partition."""
+        """Only counts the marker, because no transaction writes to this partition."""
         self.written += 1
 
     def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
@@ -454,10 +454,10 @@ class TransactionShard:
         return found
 
     def end_outdated(self, now_ms: int, *, name: str, open_in: OpenPartitions) -> Outcome:
-        """Records that no producer continues under the id. Aborts its producer's open transaction, also in `open_in`."""
+        """Records that the id's producer is fenced. Aborts its open transaction, also in the partitions of `open_in`."""
         outcome, known = Outcome(), self._transactions.get(name)
         if known is None or not known.take_outdated():
-            return outcome  # it has expired, must be completed first, or has been ended
+            return outcome  # the id has expired, is no longer outdated, or must complete its transaction first
         is_open, more = known.status is TransactionStatus.ONGOING, open_in.get(known.producer.id, frozenset())
         if (is_open or more) and too_large(known, self.settings.max_record_bytes, more) is None:
             known.partitions = set(more).union((known.partitions or ()) if is_open else ())
@@ -490,7 +490,7 @@ class TransactionShard:
             ]
 
     def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
-        """Yields the rows in shares, between which the caller lets others work. Raises InvalidRegularExpression as
+        """Yields the rows in shares, between which the caller lets other tasks run. Raises InvalidRegularExpression as
         `patterns.compiled` does."""
         wanted = Wanted(request, now_ms)
         ids = names_of(self._transactions, self._views)

@@ -1,12 +1,14 @@
 """One transactional id: its producer, its current transaction, and the transitions between its states.
 
-                 ┌────────────── abort without partitions (version 2) ──────────────┐
-    empty ──▶ ongoing ──▶ prepare_commit ──▶ complete_commit ──▶ ongoing …          │
-      ▲          └──────▶ prepare_abort ───▶ complete_abort  ──▶ ongoing …  ◀───────┘
+    empty ──▶ ongoing ──▶ prepare_commit ──▶ complete_commit ──▶ ongoing …
+      ▲          └──────▶ prepare_abort ───▶ complete_abort  ──▶ ongoing …
       └── a producer begins again (InitProducerId), from either complete state
 
+The empty and the complete states also change to prepare_abort, at an abort without partitions (version 2) or after a loss of
+records, and to dead, when the id expires.
+
 Pure. A transition changes this object and returns nothing; `value` is its record. Rules are those of Kafka 4.2.1's
-TransactionMetadata. Where Kafka's source or log disagrees with the KIPs, Kafka's log decides.
+TransactionMetadata. Where the KIPs disagree with Kafka's source or with the records that Kafka writes, the records decide.
 
 Invariants: `TRANSITIONS` has every change of state. A prepared transaction ends as it was prepared, whatever happens later.
 With version 2 and after fencing, markers have a later epoch than every batch of the transaction, so that every partition fences
@@ -50,7 +52,7 @@ PREPARED = frozenset({_Status.PREPARE_COMMIT, _Status.PREPARE_ABORT})
 COMPLETED = frozenset({_Status.COMPLETE_COMMIT, _Status.COMPLETE_ABORT})
 #: States in which no transaction is open.
 IDLE = COMPLETED | {_Status.EMPTY}
-#: Milliseconds after a transaction in which a commit without records is retriable; later it is refused.
+#: Milliseconds after a completed transaction within which a commit without records is retriable; later it is refused.
 EARLY_END_MS = 1_000
 
 #: The states that may follow a state. Kafka never records its PREPARE_EPOCH_FENCE; here fencing goes directly to PREPARE_ABORT.
@@ -73,9 +75,9 @@ NAMES: Mapping[TransactionStatus, str] = {
 IDS_BYTES = 256 << 20
 #: Bytes of memory of a transactional id without its name, and of a partition of its transaction.
 ID_BYTES, KEPT_PARTITION_BYTES = 1_950, 200
-#: Most bytes in a record's value of everything except partitions, of a topic without its name, and of a partition.
+#: Most bytes of a record's value without its partitions, of a topic in it without name and partitions, and of a partition.
 VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
-#: Size of a partition whose topic has a name of 249 characters, the longest.
+#: Most bytes of a partition together with its topic, whose name has at most 249 characters.
 PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
 
@@ -158,7 +160,7 @@ class Transaction:
         self.is_outdated = self.is_alone = False
         #: The result of `kept_bytes` that its shard last counted.
         self.counted_bytes = 0
-        #: The timers at which the open transaction is aborted, and the idle id is forgotten.
+        #: The timers that abort the open transaction, and forget the idle id.
         self.timeout, self.expiry = Timer(self), Timer(self)
         #: Requests that wait for the markers of the previous transaction.
         self.waiting: deque[Waiting] = deque()
@@ -186,7 +188,7 @@ class Transaction:
         producer has lost the answer and gets it again. Returns False if `expected` is older and therefore fenced."""
         current = self.producer
         goes_on = expected.epoch == current.epoch
-        if current.epoch == FENCING_EPOCH:  # the fenced client has the last epoch
+        if current.epoch == FENCING_EPOCH:  # the fenced client has `last_epoch`
             goes_on = expected.epoch == self.last_epoch
         if self.is_exhausted and (goes_on or expected.epoch == NO_EPOCH):
             self.previous_id, self.last_epoch = current.id, expected.epoch
@@ -223,7 +225,7 @@ class Transaction:
         self.enter(TransactionStatus.ONGOING, now_ms)
 
     def prepare(self, *, commit: bool, client_version: int, spare_id: int, now_ms: int) -> None:
-        """Decides the transaction as the client requests. With version 2 the next epoch begins, and the markers have it. So no
+        """Decides the transaction as the client requests. With version 2 the next epoch begins, and the markers carry it. So no
         late batch of this transaction can enter the next one."""
         if self.status is not TransactionStatus.ONGOING:
             self._start(client_version, now_ms)
@@ -236,9 +238,9 @@ class Transaction:
         self.enter(TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT, now_ms)
 
     def fence(self, version: int, now_ms: int) -> None:
-        """Decides to abort, under an epoch that no client has, because the transaction timed out or another producer begins.
-        `version` is the cluster's `transaction.version`. From version 2 on, the producer may begin again with its known epoch
-        until another producer has begun. In earlier versions it is fenced."""
+        """Decides to abort, under an epoch that no client has, because the transaction timed out, another producer begins, or
+        records are lost. `version` is the cluster's `transaction.version`. From version 2 on, the producer may begin again with
+        its known epoch until another producer has begun. In earlier versions it is fenced."""
         is_known = version >= EPOCH_PER_TRANSACTION
         self.client_version = version if is_known else 0
         self.last_epoch = self.producer.epoch if is_known else NO_EPOCH
@@ -249,9 +251,9 @@ class Transaction:
         self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int], open_in: OpenTransactions | None = None
     ) -> bool:
         """Whether newer records of the id, or records of its open transaction, are lost. The partitions `lost` have lost their
-        newest records; None means that the partition with the id's own records has. `epochs` are the latest epochs that
-        partitions know, by producer id. If one is later than this producer's, a lost record assigned it. `open_in` is as for
-        `has_undecided`."""
+        newest records; None means that the partition with the id's own records has lost some of them. `epochs` are the latest
+        epochs that partitions know, by producer id. If one is later than this producer's, a lost record assigned it. `open_in`
+        has the same meaning as in `has_undecided`."""
         if lost is None or epochs.get(self.producer.id, NO_EPOCH) > self.producer.epoch:
             return True
         if open_in and self.has_undecided(open_in):
@@ -279,8 +281,8 @@ class Transaction:
         return is_due
 
     def complete(self, now_ms: int) -> None:
-        """Called when all markers are written. The record has version 2 only if the transaction was alone in its epoch, because
-        a fenced transaction has markers of version 2 even if its client does not know them."""
+        """Called when all markers are written. The record keeps `client_version` 2 only if the transaction was alone in its
+        epoch, because a fenced transaction has markers of version 2 even if its client does not know that version."""
         is_commit = self.status is TransactionStatus.PREPARE_COMMIT
         if self.next_id != NO_PRODUCER_ID:
             self.previous_id, self.producer, self.next_id = (
@@ -297,10 +299,11 @@ class Transaction:
 
     def is_early_end(self, event: EndTransaction, now_ms: int) -> bool:
         """Whether a client of version 2 commits its next transaction while the last one is being completed, or soon after, and
-        none of the transaction's records has arrived. A race between the two threads of Kafka's Java producer does this. Its
-        sender first checks for unsent records and then takes the request that ends the transaction; records and that request
-        may both be added in between. The producer sends its records before a retry, but INVALID_TXN_STATE would end it. A Kafka
-        broker needs longer to complete a transaction, so it nearly always returns CONCURRENT_TRANSACTIONS."""
+        none of the transaction's records has arrived. A race between the two threads of Kafka's Java producer does this. The
+        producer's sender thread first checks for unsent records and then takes the request that ends the transaction; records
+        and that request may both be added in between. The producer sends its records before a retry, but INVALID_TXN_STATE
+        would end the producer. A Kafka broker needs longer to complete a transaction, so it nearly always returns
+        CONCURRENT_TRANSACTIONS."""
         if not event.commit or event.client_version < EPOCH_PER_TRANSACTION or event.producer != self.following:
             return False
         return self.status in PREPARED or (self.status in COMPLETED and 0 <= now_ms - self.update_ms < EARLY_END_MS)

@@ -8,7 +8,7 @@ writes the new number and its start's random id to its data directory. Then it s
 exactly the node's old number. If two nodes run on copies of one directory, the second swap finds a different number, and that
 node stops. The start id identifies a swap whose answer was lost.
 
-    directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
+    directory: has N, claims N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
 
 Invariants: the incarnation never falls; no manifest is committed before the swap, and each records the incarnation
 (`transitions.check_writer` refuses a lower one). Not promised: that the older copy notices before its next commit or check.
@@ -31,8 +31,8 @@ from storage_tiers.errors import (
     TierUnavailable,
 )
 
-#: A take-over raises the incarnation by this much: in a bucket restored to an earlier state, the number found may be lower than
-#: the one that the replaced node has held since.
+#: A take-over raises the incarnation by this much. In a bucket restored to an earlier state, the number found may be lower than
+#: the replaced node's.
 TAKE_OVER_GAP = 1 << 16
 #: Swaps that one call tries: the second attempt settles a lost answer, the others are for races.
 _ATTEMPTS = 4
@@ -87,7 +87,7 @@ def decode_cluster(data: bytes, cluster_id: str) -> ClusterState:
 
 
 async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | None:
-    """Returns None if the cluster has never been in this bucket. A take-over expects the incarnation that this returns."""
+    """Returns None if the cluster has never been in this bucket. A take-over passes the incarnation found to `open_cluster`."""
     found = await _read(store, cluster_id)
     return found[0] if found is not None else None
 
@@ -103,9 +103,9 @@ async def open_cluster(
 ) -> int:
     """Raises the incarnation from exactly `expected_incarnation` (0: the file must be absent) and returns the new one.
 
-    The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds a
-    higher number, or a lower one that a take-over wrote; StoreBehind if it holds another lower one, or none; TierUnavailable
-    if the outcome is unknown: call again with the same arguments.
+    The caller must already have written the new number and `holder.start_id` durably to its directory. Raises FencedWriter if
+    the bucket holds a higher number, or a lower one that a take-over wrote. Raises StoreBehind if it holds another lower
+    number, or none. Raises TierUnavailable if the outcome is unknown: repeat the call with the same arguments.
     """
     key = keys.cluster_key(cluster_id)
     new = ClusterState(cluster_id, expected_incarnation + raised_by, holder)
@@ -129,7 +129,7 @@ async def open_cluster(
 
 async def recreate_cluster(store: ObjectStore, new: ClusterState, shown: ClusterState | None) -> None:
     """Replaces `shown`, the file of a store that went backwards (None: absent or unreadable), by `new`. For repairs only.
-    PreconditionFailed if the store holds something else by now; TierUnavailable if the outcome is unknown."""
+    Raises PreconditionFailed if the file in the store has changed since, and TierUnavailable if the outcome is unknown."""
     key = keys.cluster_key(new.cluster_id)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
@@ -167,7 +167,7 @@ async def _readable(store: ObjectStore, cluster_id: str) -> tuple[ClusterState |
 
 
 async def check_incarnation(store: ObjectStore, cluster_id: str, incarnation: int, holder: Holder) -> None:
-    """FencedWriter unless the bucket still belongs to this start of this node."""
+    """Raises FencedWriter if the bucket now belongs to another start, and StoreBehind if it shows an older state or none."""
     found = await _read(store, cluster_id)
     if found is None or (found[0].incarnation, found[0].holder.start_id) != (incarnation, holder.start_id):
         raise _not_as_expected(found[0] if found is not None else None, incarnation, holder)

@@ -1,7 +1,7 @@
-"""Lists the clusters in a store: a node checks this before it starts on an empty directory.
+"""Lists the clusters in a store, for a node that starts with an empty directory.
 
-A folder counts as a cluster if it has a `cluster.json`, or topics without one: these may be the remains of a copy or of a
-mistake, so the folder is not free. Reads only. Not promised: detection of a cluster that starts at the same moment.
+A folder counts as a cluster if it has a `cluster.json` or any topics, because topics without a `cluster.json` may be all that a
+copy or a mistake has left. Reads only. Not promised: detection of a cluster that starts at the same moment.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import StoreRefused, TierObjectMissing
 
-#: Folders of the store that are examined; a prefix with more is refused.
+#: The most folders of a store that are examined; a prefix with more is refused.
 MAX_FOLDERS = 1_000
-#: Topics of a cluster that are listed by name; all are counted.
+#: The most topics of a cluster that are listed by name; all topics are counted.
 NAMED_TOPICS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFound:
-    """`started_ms` is when a node last started on it, by the store's clock; None without `cluster.json`."""
+    """`started_ms` is the time at which a node last started on the cluster, by the store's clock; None without
+    `cluster.json`."""
 
     cluster_id: str
     started_ms: int | None
@@ -29,7 +30,7 @@ class ClusterFound:
 
 
 async def find_clusters(store: ObjectStore) -> tuple[ClusterFound, ...]:
-    """The clusters in the order of their ids. StoreRefused if the prefix holds more than MAX_FOLDERS folders."""
+    """The clusters in the order of their ids. Raises StoreRefused if the prefix holds more than MAX_FOLDERS folders."""
     folders = await store.list_folders("")
     if len(folders) > MAX_FOLDERS:
         raise StoreRefused(

@@ -8,8 +8,8 @@ Invariants: every attempt of one operation carries the same commit id, so that a
 while its id is among the last 32 in the manifest. No two attempts can both take effect: each replaces exactly the version
 that it read, and no two versions have equal bytes. `prepare` has run on the very manifest that the commit replaces. The
 manifest in memory is dropped before each write and set again only when the outcome is known. A manifest is used only if it
-contains the newest one seen (`lineage`), by this loop or by a caller (`expect`). A store that has gone backwards raises
-StoreBehind, and a partition that had a manifest never gets a first one again.
+contains the newest one that this loop or a caller (`expect`) has seen (`lineage`). If the store has gone backwards, the loop
+raises StoreBehind, and a partition that had a manifest never gets a first manifest again.
 
 Not promised: that an operation that ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
 """
@@ -58,7 +58,7 @@ T = TypeVar("T")
 #: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; may run again after
 #: `PageNeeded` and in the next attempt.
 Step = Callable[[Manifest, Author], ManifestChange | Manifest | None]
-#: Checks the preconditions of a commit on this manifest; raises to abandon it. Runs once in each attempt.
+#: Checks the preconditions of a commit on this manifest; raises to abandon the commit. Runs once in each attempt.
 Prepare = Callable[[Manifest], Awaitable[None]]
 #: Reads the saved manifest that a SeenManifest describes.
 ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]
@@ -66,7 +66,7 @@ ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:
-    """`attempts` bounds one operation; `backoff` (seconds) is the wait between them."""
+    """`attempts` bounds the attempts of one operation; `backoff` (seconds) sets the waits between them."""
 
     attempts: int = 8
     backoff: BackoffSettings = field(default_factory=lambda: BackoffSettings(0.05, 2.0))
@@ -106,7 +106,7 @@ class PageCache:
 
 
 class StoreClock:
-    """The store's time: the modification time of an object just written, plus the time elapsed since by our clock."""
+    """The store's time: the modification time of the last object written, plus the time elapsed since by the local clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -171,8 +171,8 @@ class CommitLoop:
                 self._newest = None
 
     async def load(self) -> LoadedManifest | None:
-        """Reads the manifest from the store; None if the partition has no manifest. StoreBehind if the store's manifest lacks
-        one seen before; TierUnavailable, TierCorrupt."""
+        """Reads the manifest from the store; None if the partition has no manifest. Raises StoreBehind if the store's manifest
+        does not contain one seen before, TierUnavailable or TierCorrupt."""
         while True:
             newest, expected = self._newest, self._expected
             try:
@@ -212,8 +212,8 @@ class CommitLoop:
             self._newest = loaded.manifest
 
     async def _check(self, manifest: Manifest | None, newest: Manifest | None, expected: SeenManifest | None) -> None:
-        """StoreBehind unless the manifest contains both the newest seen and the expected one; FencedWriter if a newer
-        incarnation committed a manifest that does not."""
+        """Raises StoreBehind unless the manifest contains both the newest seen and the expected one, and FencedWriter if a
+        newer incarnation committed a manifest that does not."""
         if newest is not None and newest is not manifest and (seen := seen_of(newest)) is not None:
             await self._check_one(manifest, seen, newest)
         if expected is not None:
@@ -248,7 +248,7 @@ class CommitLoop:
         return await _ask(lambda load_page: lineage.lost(manifest, saved, load_page), self._pages, page)
 
     async def current(self) -> Manifest:
-        """The manifest in memory, else the one in the store, else the empty first one. Errors as `load`."""
+        """The manifest in memory, else the one in the store, else the empty first one. Raises the errors of `load`."""
         loaded = self._loaded or await self.load()
         return loaded.manifest if loaded is not None else first_manifest(self.ids)
 
@@ -263,7 +263,7 @@ class CommitLoop:
         return await self.current()
 
     async def page(self, ref: PageRef) -> ManifestPage:
-        """Reads a page. TierObjectMissing if it was swept: its manifest is outdated; load it again."""
+        """Reads a page. Raises TierObjectMissing if the page was swept: the manifest is outdated; load it again."""
         page = self._pages.get(ref.key)
         if page is None:
             page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
@@ -271,14 +271,14 @@ class CommitLoop:
         return page
 
     async def look(self, question: Callable[[LoadPage], T]) -> T:
-        """Runs `question`, a pure function, and fetches the pages that it needs. It must return a value, not an iterator."""
+        """Runs `question` and fetches the pages that it needs. `question` is pure, and returns a value, not an iterator."""
         return await _ask(question, self._pages, self.page)
 
     async def commit(self, step: Step, prepare: Prepare | None = None) -> Manifest:
         """Commits `step` and returns the manifest that includes it, or the one read if `step` returned None.
 
-        StoreBehind if the store lacks what was seen; FencedWriter and other errors of `step` and `prepare`; TierUnavailable
-        after the last attempt, with the outcome unknown.
+        Raises StoreBehind if the store's manifest does not contain one seen before, the errors of `step` and `prepare` (such as
+        FencedWriter), and TierUnavailable after the last attempt, with the outcome unknown.
         """
         async with self._lock:
             return await self._commit(step, prepare)
@@ -304,13 +304,13 @@ class CommitLoop:
         return max(known, key=lambda manifest: manifest.commit, default=None)
 
     async def lost(self, manifest: Manifest, saved: Manifest) -> str | None:
-        """A sentence naming what was live in `saved` and is lost from the manifest, or None (`lineage.lost`)."""
+        """A sentence that names a segment that was live in `saved` and is lost from the manifest, or None (`lineage.lost`)."""
         return await self._look_closer(manifest, saved)
 
     async def commit_repair(self, shown: Manifest | None, make: Callable[[Author], ManifestChange]) -> Manifest:
-        """Replaces `shown` by the manifest that `make` returns, whatever was seen before. For repairs only.
-        TierUnavailable, with the outcome unknown, if the write fails; PreconditionFailed if the store holds another manifest by
-        now."""
+        """Replaces `shown` by the manifest that `make` returns, whatever was seen before. For repairs only. Raises
+        TierUnavailable, with the outcome unknown, if the write fails, and PreconditionFailed if the manifest in the store has
+        changed since."""
         async with self._lock:
             change = await self._repairing(make, self._uuid())
             key = self.ids.manifest_key
@@ -422,7 +422,8 @@ class CommitLoop:
         return self._rng.token(16).hex()
 
     async def _read_file(self, seen: SeenManifest) -> Manifest:
-        """The manifest that `seen` describes. TierUnavailable if the file was replaced while it was read: retry."""
+        """The manifest that `seen` describes. Raises TierUnavailable if its file was replaced while it was read (retry), and
+        StoreBehind if the file cannot be read."""
         try:
             data = await asyncio.to_thread(Path(seen.saved_at).read_bytes)
         except OSError as error:

@@ -2,7 +2,7 @@
 
 Every document names its `format` and the oldest reader that understands it (`least_reader`). It ends with a checksum of all
 bytes before that last field, which also detects a flipped digit. A missing or mistyped field, or a checksum that does not
-match, is `TierCorrupt`. Unknown fields are ignored. A document for newer readers only is `StoreRefused`.
+match, raises TierCorrupt. Unknown fields are ignored. A document for newer readers only raises StoreRefused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _value(value: object) -> str:
 
 
 class Fields:
-    """A JSON object whose fields are read by type. TierCorrupt names the field that is missing or mistyped."""
+    """A JSON object whose fields are read by type. Raises TierCorrupt, which names the field that is missing or mistyped."""
 
     __slots__ = ("_fields", "_where", "intact")
 
@@ -144,7 +144,8 @@ class Fields:
 
 
 def check_version(fields: Fields) -> int:
-    """Returns the document's format. StoreRefused if it needs a newer reader; TierCorrupt if its bytes have changed."""
+    """Returns the document's format. Raises StoreRefused if the document needs a newer reader, and TierCorrupt if its bytes
+    have changed."""
     version, least = fields.number("format"), fields.number("least_reader")
     if version < 1 or not 1 <= least <= version:
         raise fields.bad(f"format {version} with least_reader {least} does not exist")

@@ -1,9 +1,9 @@
 """Manifests and pages as bytes: readable JSON, one line for each segment, fields always in the same order.
 
-Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; a key outside it begins with `/`. Reading is strict: a
-field that is missing, has the wrong type or breaks an invariant raises a `TierCorrupt` that names it; a document whose
-`least_reader` is above this version's format raises `StoreRefused`. Unknown fields are ignored. A page is the same JSON,
-gzipped, and is compared with the length and CRC-32C that the manifest records before it is unpacked.
+Keys are written relative to the prefix `<cluster>/topics/<topic>/<topic_id>/`; a key outside it begins with `/`. Reading is
+strict: a field that is missing, has the wrong type or breaks an invariant raises a TierCorrupt that names the field; a document
+whose `least_reader` is above this version's format raises StoreRefused. Unknown fields are ignored. A page is the same JSON,
+gzipped. Before a page is unpacked, its bytes are compared with the length and CRC-32C in the manifest.
 
 Not promised: byte-identical gzip across versions of zlib; compressed bytes are compared only with their own CRC.
 """
@@ -42,7 +42,7 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 
 T = TypeVar("T")
-#: An unpacked page of 8,192 segments takes about 5 MiB; more bytes than this bound are a decompression bomb.
+#: An unpacked page of 8,192 segments takes about 5 MiB; a page that unpacks to more than this is a decompression bomb.
 MAX_PAGE_BYTES = 64 << 20
 _GZIP_LEVEL = 6
 
@@ -187,10 +187,11 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manifest:
-    """The manifest must contain exactly these `ids`, if given: a manifest under another partition's key is not served.
+    """Decodes a manifest, which must have exactly these `ids`, if given: a manifest under another partition's key is not
+    served.
 
-    TierCorrupt if it cannot be parsed, or if it breaks an invariant. `sound=False` skips the check of invariants, for `tidelog
-    fsck`, which reports each fault itself.
+    Raises TierCorrupt if the manifest cannot be parsed, or breaks an invariant. `sound=False` skips the check of invariants,
+    for `tidelog fsck`, which reports each fault itself.
     """
     fields = Fields.parse(data, f"the manifest of {ids}" if ids else "a manifest")
     version = check_version(fields)
@@ -228,7 +229,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manife
 
 
 def decode_page(data: bytes, ids: Ids, ref: PageRef) -> ManifestPage:
-    """Checks the stored bytes against the manifest's record of them before anything else."""
+    """Decodes a page. Raises TierCorrupt if its bytes do not match the manifest's reference `ref`, or cannot be parsed."""
     where = f"page {ref.key}"
     if len(data) != ref.length or crc32c(data) != ref.crc32c:
         raise TierCorrupt(
@@ -251,7 +252,7 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> ManifestPage:
 
 
 def _misfit(page: ManifestPage, ref: PageRef) -> str | None:
-    """The first difference between a page and its record; None if there is none."""
+    """The first difference between a page and the manifest's reference to it; None if there is none."""
     if page.kind is not ref.kind or page.count != ref.count:
         return f"it holds {page.count} {page.kind.value} segments, its manifest says {ref.count}"
     if bool(page.pages) != bool(ref.level) or (page.pages and (page.segments or page.removed)):

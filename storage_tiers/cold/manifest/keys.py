@@ -1,7 +1,7 @@
 """The grammar of object keys: no other module builds or parses them.
 
     <cluster>/cluster.json
-    <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
+    <cluster>/metadata/<incarnation:010>-<index:020>-<term:010>.snapshot
     <cluster>/topics/<topic>/topic.json
     <cluster>/topics/<topic>/<topic_id>/manifests/<partition:05d>.json
     <cluster>/topics/<topic>/<topic_id>/pages/<partition:05d>/<first>-<last>-<uuid>.json.gz
@@ -11,12 +11,12 @@
     <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.verdict
     <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.missed
 
-The objects that a reader of the bucket writes are JSON, too, but have other suffixes. So its own writes cause none of the
-notifications about `.json` objects that trigger it.
+The objects that a reader of the bucket writes are JSON, too, but have other suffixes. Notifications about `.json` objects start
+the reader, so its own writes do not start it again.
 
-Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and `key` turns whatever `parse`
-accepts back into the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids are
-printed as Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
+Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and `key(parse(text)) == text` for
+every text that `parse` accepts. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids are printed as
+Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
 
 Not promised: that every key in a listing is ours; `parse` raises ValueError for any other.
 """
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _SEGMENT = re.compile(r"(\d{20})-(0|[1-9]\d*)-([0-9a-f]{32})\.(log|idx)\Z")
 _PAGE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([0-9a-f]{32})\.json\.gz\Z")
-_SNAPSHOT = re.compile(r"(\d{10})-(\d{20})\.snapshot\Z")
+_SNAPSHOT = re.compile(r"(\d{10})-(\d{20})-(\d{10})\.snapshot\Z")
 _NUMBERS = re.compile(r"(\d{20})-(\d{20})\.(verdict|missed)\Z")
 _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 
@@ -47,11 +47,12 @@ class ClusterFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotKey:
-    """A snapshot of the metadata log after entry `index`, written under `incarnation`."""
+    """A snapshot of the metadata log after entry `index` of `term`, written under `incarnation`."""
 
     cluster: str
     incarnation: int
     index: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class SidecarKey:
 
 @dataclass(frozen=True, slots=True)
 class CursorKey:
-    """The key of a cursor, which records how far a reader of commits has come in a partition."""
+    """The key of a cursor, which records a reader's progress through the commits of a partition."""
 
     cluster: str
     reader: str
@@ -137,7 +138,8 @@ class VerdictKey:
 
 @dataclass(frozen=True, slots=True)
 class MissedKey:
-    """The key of a reader's note at commit `after` that it missed segments that were swept by commit `swept` at the latest."""
+    """The key of a reader's note that it may have missed segments, which were added after commit `after` and are removed and
+    swept by commit `swept` at the latest."""
 
     cluster: str
     reader: str
@@ -174,10 +176,10 @@ def metadata_prefix(cluster: str) -> str:
     return f"{_checked(cluster)}/metadata/"
 
 
-def snapshot_key(cluster: str, incarnation: int, index: int) -> str:
-    if not 0 <= incarnation < 10**10 or not 0 <= index < 1 << 63:
-        raise ValueError(f"there is no entry {index} of incarnation {incarnation}")
-    return f"{metadata_prefix(cluster)}{incarnation:010}-{index:020}.snapshot"
+def snapshot_key(cluster: str, incarnation: int, index: int, term: int) -> str:
+    if not 0 <= incarnation < 10**10 or not 0 <= index < 1 << 63 or not 0 <= term < 10**10:
+        raise ValueError(f"there is no entry {index} of term {term} and incarnation {incarnation}")
+    return f"{metadata_prefix(cluster)}{incarnation:010}-{index:020}-{term:010}.snapshot"
 
 
 def topics_prefix(cluster: str) -> str:
@@ -211,12 +213,12 @@ def segments_prefix(cluster: str, topic: str, topic_id: TopicId, partition: int)
 
 
 def key(parsed: Key) -> str:
-    """The characters of a parsed key: the inverse of `parse`."""
+    """The text of a parsed key: the inverse of `parse`."""
     match parsed:
         case ClusterFile(cluster):
             return cluster_key(cluster)
-        case SnapshotKey(cluster, incarnation, index):
-            return snapshot_key(cluster, incarnation, index)
+        case SnapshotKey(cluster, incarnation, index, term):
+            return snapshot_key(cluster, incarnation, index, term)
         case TopicFile(cluster, topic):
             return topic_file_key(cluster, topic)
         case ManifestKey(cluster, topic, topic_id, partition):
@@ -247,7 +249,7 @@ def is_key(text: str) -> bool:
 
 
 def parse(text: str) -> Key:
-    """The object that a key names. ValueError if it is not in the grammar above."""
+    """Parses a key. Raises ValueError if the text is not in the grammar above."""
     match text.split("/"):
         case [cluster, "cluster.json"]:
             return ClusterFile(_checked(cluster))
@@ -255,8 +257,9 @@ def parse(text: str) -> Key:
             found = _SNAPSHOT.match(name)
             if found is None:
                 raise ValueError(f"{text!r} is not the key of a metadata snapshot")
-            snapshot_key(cluster, int(found[1]), int(found[2]))
-            return SnapshotKey(_checked(cluster), int(found[1]), int(found[2]))
+            incarnation, index, term = map(int, found.groups())
+            snapshot_key(cluster, incarnation, index, term)
+            return SnapshotKey(_checked(cluster), incarnation, index, term)
         case [cluster, "topics", topic, "topic.json"]:
             return TopicFile(_checked(cluster), _checked_topic(topic))
         case [cluster, "topics", topic, topic_id, "manifests", name] if name.endswith(".json"):

@@ -1,19 +1,19 @@
 """Whether the manifest in the store contains the newest one seen before (I10).
 
 A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every object is
-then intact, but deleting, evicting or committing by such a manifest would destroy what it does not name. So every reader of a
-manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest that the store shows *contains* that one:
+then intact, but deleting, evicting or committing by such a manifest would destroy data that the manifest does not name. So
+every reader of a manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest that the store shows
+*contains* that one:
 
     another line                                    no: only a repair begins a line
     the commit seen is in `recent`                  yes, whatever was committed since
     its number is in `recent`, with another id      no: a second history
     its number is higher, or there is no manifest   no: the manifest is older, or gone
-    its number is lower than all in `recent`        yes, if no field fell and each segment live then is live now or was
-                                                    removed later (`lost`, which needs the whole manifest seen)
+    its number is lower than all in `recent`        yes, if no field of _RISING fell, and each segment live then is live
+                                                    now or was removed later (`lost`, which needs the whole manifest seen)
 
-Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a restored
-bucket to which another writer then committed more than 32 times, if every segment seen is still live or was removed since.
-Nothing is lost in that case.
+Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a restored bucket to which another writer
+then committed more than 32 times, if every segment seen is still live or was removed since. Nothing is lost in that case.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     """The keys of two of these unreferenced segments at or after a manifest's end, if one begins where the other ends.
 
     A writer offloads one segment at a time, where the manifest ends: every interrupted offload begins there. The first of two
-    consecutive segments was therefore committed, and the manifest is older than that.
+    consecutive segments was therefore committed, and the manifest is older than that commit.
     """
     begin = {span.base: span.key for span in beyond}
     return next(((span.key, begin[span.end]) for span in beyond if span.end in begin), None)

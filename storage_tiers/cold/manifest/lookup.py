@@ -48,7 +48,7 @@ def live_segments(manifest: Manifest, load_page: LoadPage, start: int = 0) -> It
 
 
 def segments_for(manifest: Manifest, load_page: LoadPage, offset: int) -> Iterator[RemoteSegment]:
-    """The live segments, beginning with the one that holds `offset`. There are none if `offset` is at or past the end.
+    """The live segments, beginning with the one that holds `offset`. There are none if `offset` is at or past the end. Raises
     OffsetOutOfRange below log start."""
     if offset < manifest.log_start:
         raise OffsetOutOfRange(
@@ -58,14 +58,15 @@ def segments_for(manifest: Manifest, load_page: LoadPage, offset: int) -> Iterat
 
 
 def segment_for(manifest: Manifest, load_page: LoadPage, offset: int) -> RemoteSegment | None:
-    """The live segment that holds `offset`, or None at or past the end. OffsetOutOfRange below log start."""
+    """The live segment that holds `offset`, or None at or past the end. Raises OffsetOutOfRange below log start."""
     return next(segments_for(manifest, load_page, offset), None)
 
 
 def segments_for_timestamp(manifest: Manifest, load_page: LoadPage, timestamp: int) -> Iterator[RemoteSegment]:
     """Live segments that hold a record at or after `timestamp` (ms), in offset order.
 
-    The first one holds the answer, unless that record lies below log start; then the next one does.
+    The first such record is in the first of these segments. If all such records of that segment lie below log start, the first
+    record is in the next segment.
     """
     for ref in leaves(
         manifest.live_pages, load_page, lambda ref: ref.end > manifest.log_start and ref.max_timestamp >= timestamp
@@ -79,8 +80,8 @@ def segments_for_timestamp(manifest: Manifest, load_page: LoadPage, timestamp: i
 
 
 def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[RemoteSegment]:
-    """The segments that were live right after `commit`, in offset order. InvalidRequest for a future commit, or if segments
-    removed since may have been swept and no pin is at that commit."""
+    """The segments that were live right after `commit`, in offset order. Raises InvalidRequest for a future commit, or if
+    segments removed since may have been swept and no pin is at that commit."""
     if commit > manifest.commit:
         raise InvalidRequest(f"{manifest.ids} has reached commit {manifest.commit}, not {commit}")
     if commit < manifest.swept and all(pin.commit != commit for pin in manifest.pins):
@@ -94,8 +95,8 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
 
 
 def added_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[RemoteSegment]:
-    """Live segments that a commit after `cursor` added, in order of commit and offset. Segments that
-    were removed again are left out; a reader whose cursor is below `manifest.swept` may have missed some for good."""
+    """Live segments that a commit after `cursor` added, in order of commit and offset. Segments that were removed again are
+    left out; a reader whose cursor is below `manifest.swept` may have missed some for good."""
     added = (
         segment
         for segments in _segment_lists(

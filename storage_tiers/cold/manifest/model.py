@@ -1,6 +1,7 @@
 """A partition's manifest and what it names, as frozen values.
 
-`transitions` holds every way in which a manifest may change, and the invariants of each manifest.
+`transitions` checks the invariants of each manifest. With `pages`, `replacement` and `repair`, it makes all changes of
+manifests.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class ManifestWriter:
-    """The committing process. `incarnation` is None for a maintainer outside the cluster; the recorded one then stays."""
+    """The committing process. `incarnation` is None for a maintainer outside the cluster; the manifest's incarnation then
+    stays."""
 
     node_id: int
     incarnation: int | None
@@ -122,8 +124,8 @@ NOBODY = ManifestWriter(-1, None, "")
 class Author:
     """A transition's inputs from outside: writer, commit id, time (ms), names for new pages, known pages.
 
-    `new_uuid` gives 32 hexadecimal digits, never the same twice. `pages` holds decoded pages by key; a transition that
-    needs another one raises `PageNeeded` and is run again.
+    `new_uuid` returns 32 hexadecimal digits, never the same twice. `pages` holds decoded pages by key; a transition that
+    needs another page raises `PageNeeded` and is run again.
     """
 
     writer: ManifestWriter
@@ -148,7 +150,7 @@ class RemoteSegment:
     `records` counts records and control records, `bytes` the bytes of record batches, which `crc32c` covers.
     `max_timestamp` (ms, -1: none) is the largest maximum timestamp of a batch with records, `max_timestamp_offset` the base
     offset of the first batch that has it. `min_timestamp` (ms, -1: none) is the least first timestamp of such a batch: a hint,
-    no bound, since older records may follow inside a batch. `gap_from` is the end of the previous segment where that is not
+    not a bound, since older records may follow inside a batch. `gap_from` is the end of the previous segment where that is not
     `base`, else None.
     """
 
@@ -189,7 +191,8 @@ def oldest_of(segment: RemoteSegment) -> Oldest:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A removed remote segment with its two objects, or one key (an old page), that may still be in the bucket."""
+    """A removed remote segment with its two objects, or one key (of an old page or sidecar). They may still be in the
+    bucket."""
 
     at: Stamp
     segment: RemoteSegment | None = None
@@ -223,13 +226,13 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A manifest's record of a page. `base` and `end` span its segments; sums and bounds are over them.
+    """A manifest's reference to a page. `base` and `end` span its segments; sums and bounds are over these segments.
 
     `last_commit` is the newest commit that added a segment of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page). `crc32c` and `length` are of the stored object.
     For a live page `oldest` describes its first segment, and `newest_ms` is the newest time that retention counts from: they
-    show without the page whether none or all of it has expired. A page of `level` 0 holds segments; one of level 1 names
-    pages of level 0, and its sums and bounds are over all of theirs.
+    show, without reading the page, whether none or all of its segments have expired. A page of `level` 0 holds segments. A page
+    of level 1 names pages of level 0, and its sums and bounds are over all segments of those pages.
     """
 
     kind: PageKind
@@ -287,8 +290,8 @@ class Manifest:
     """One version of the object that says which segments of a partition are in the bucket. docs/formats.md has the fields.
 
     `line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest commit whose
-    removals have been forgotten: history before it is complete only at pins. `committed_at` is in ms. `format` is the writer's.
-    A node may read a newer format (if `least_reader` allows) but must not change the manifest.
+    removals have been forgotten: history before it is complete only at pins. `committed_at` is in ms. `format` is the format
+    that its writer wrote. A node may read a newer format (if `least_reader` allows) but must not change the manifest.
     """
 
     ids: Ids

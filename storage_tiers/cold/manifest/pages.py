@@ -8,12 +8,12 @@ pages hold offsets below the manifest's segments, in offset order; removed pages
 
     Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
 
-Invariants: after `paginate` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most
-8,192 segments, one of level 1 at most 1,024 pages. A new page is merged with the pages before it while they are no larger than
-the merged page, like the carry of a binary counter: a remote segment is rewritten about log2(8192/32) times in its life, and
-few pages hold less than 4,096. Pages that can be merged no further are folded, 32 at a time, in commits that write little
-else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
-`Author.pages`: a transition that lacks one raises `PageNeeded`.
+Invariants: after `paginate` a manifest has at most 64 segments (live and removed), 64 pages (65 after `unfold`) and 32 KiB; a
+page has at most 8,192 segments, a page of level 1 at most 1,024 pages. A new page is merged with the pages before it while they
+are no larger than the merged page, like the carry of a binary counter: the entry of a remote segment is rewritten about
+log2(8192/32) times in its life, and few pages hold fewer than 4,096 segments. Pages that can be merged no further are folded,
+32 at a time, in commits that write little else. So a commit writes at most three pages beside the manifest, and nearly all
+commits write none. Pages are read only through `Author.pages`: a transition that lacks a page raises `PageNeeded`.
 
 Not promised: unlimited room. A manifest full of pages of level 1, which takes 500 million segments, refuses to grow.
 """
@@ -48,9 +48,10 @@ from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
 
 MAX_PAGE_SEGMENTS = 8192
-#: Pages that one page of level 1 names.
+#: Most pages that one page of level 1 names.
 MAX_PAGE_REFS = 1024
-#: Pages folded at a time, pages unfolded at a time, and the newest pages of a kind that are never folded: they may be merged.
+#: The number of pages folded at a time, of pages unfolded at a time, and of the newest pages of a kind, which are never folded
+#: because they may still be merged.
 FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
 #: With more than MERGE_ABOVE_PAGES pages, commits that write few pages merge and fold old ones, which keeps room for commits
 #: that write many. A commit writes at most MAX_PAGE_WRITES pages.
@@ -77,7 +78,7 @@ class ManifestChange:
 
 
 def paginate(change: ManifestChange, by: Author) -> ManifestChange:
-    """The same commit with its manifest within bounds. PageNeeded; StorageError if no room is left."""
+    """The same commit with its manifest within bounds. Raises PageNeeded, and StorageError if no room is left."""
     draft = _Draft(change, by)
     draft.spill()
     if draft.write_count:
@@ -103,7 +104,7 @@ def paginate(change: ManifestChange, by: Author) -> ManifestChange:
 
 def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
     """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if nothing changes.
-    Repeat until None: one commit expires segments of one page, or opens one of level 1. PageNeeded."""
+    Repeat until None: one commit expires segments of one page, or unfolds a page of level 1. Raises PageNeeded."""
     log_start = max(manifest.log_start, min(log_start, manifest.end))
     stamp = next_stamp(manifest, by)
     kept: list[PageRef] = list(manifest.live_pages)
@@ -143,8 +144,8 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
 
 
 def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> ManifestChange | None:
-    """Opens the page of level 1 under `key`: up to UNFOLDED of its pages, the first, move into the manifest, the others into
-    a new page. None if the manifest no longer names it. PageNeeded."""
+    """Unfolds the page of level 1 under `key`: its first pages, up to UNFOLDED, move into the manifest, the others into a new
+    page. None if the manifest no longer names it. Raises PageNeeded."""
     at = next((index for index, ref in enumerate(manifest.pages) if ref.key == key), None)
     if at is None:
         return None
@@ -173,7 +174,7 @@ def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
 
 def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
     """Forgets deleted objects: tombstoned keys in `gone`, and removed items with all sweepable keys in `gone`, in the manifest
-    and in the removed pages whose keys are in `pages`. None if there are none. PageNeeded."""
+    and in the removed pages whose keys are in `pages`. None if there are none. Raises PageNeeded."""
     stamp = next_stamp(manifest, by)
     kept, dropped = _part(manifest, manifest.removed, gone)
     tombstoned = tuple(item for item in manifest.tombstoned if item.key not in gone)
@@ -228,7 +229,7 @@ def _page(ref: PageRef, by: Author) -> ManifestPage:
 
 
 def page_write(ids: Ids, page: ManifestPage, by: Author) -> PageWrite:
-    """The page's bytes under a new key, with the manifest's record of it."""
+    """The page's bytes under a new key, with the manifest's reference to it."""
     data = encode_page(ids, page)
     sums = _sums_of_pages(page.pages) if page.pages else _sums_of_segments(page)
     key = ids.page_key(sums["base"], max(sums["base"], sums["end"] - 1), by.new_uuid())
@@ -306,7 +307,8 @@ class _Draft:
         return self._size > MAX_MANIFEST_BYTES
 
     def spill(self) -> None:
-        """Moves the older half of the segments, or everything removed, whichever is more, until the rest fits."""
+        """Moves items into new pages until the rest fits: the removed items if they are at least as many as the live segments,
+        otherwise the older half of the live segments."""
         while len(self.segments) + len(self.removed) > MAX_SEGMENTS or (self.too_large() and self._movable()):
             if len(self.removed) >= len(self.segments):
                 page = ManifestPage(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_SEGMENTS])
@@ -320,7 +322,8 @@ class _Draft:
                 self.pages.insert(live, self._new(page))
 
     def merge_tail(self, kind: PageKind) -> None:
-        """Merges the newest page of a kind with those before it that are no larger, while they fit one page."""
+        """Merges the newest page of a kind, if this commit writes it, with the pages before it that are no larger, while they
+        fit one page."""
         end = max((index + 1 for index, ref in enumerate(self.pages) if ref.kind is kind), default=0)
         if end == 0 or self.pages[end - 1].key not in self._writes:
             return
@@ -350,8 +353,8 @@ class _Draft:
         return True
 
     def fold(self) -> bool:
-        """Moves up to FOLDED neighbours into a page of level 1: the one right before them if it has room, else a new one. False
-        if none may be moved. It takes the longest run, so that pages that `unfold` has just opened stay open."""
+        """Moves up to FOLDED neighbours into a page of level 1: the one right before them if it has room, else a new one.
+        Returns False if none may be moved. Takes the longest run, so that the pages that `unfold` has just moved stay."""
         start, end = self._longest_run()
         end = min(end, start + FOLDED)
         if end - start < 2:
@@ -368,7 +371,8 @@ class _Draft:
 
     def _longest_run(self) -> tuple[int, int]:
         """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0. The newest pages of a kind
-        may still be merged and do not count. Nor does a run before a page of level 1, because `unfold` has opened it."""
+        may still be merged and do not count. A run before a page of level 1 does not count either, because `unfold` has moved
+        its pages there."""
         newest = {
             kind: [index for index, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
         }
@@ -401,7 +405,7 @@ class _Draft:
         self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:
-        # Two or fewer stay: a page's record in the manifest is as large as they are.
+        # Two or fewer stay, because a reference to a page takes as many bytes in the manifest.
         return len(self.segments) + len(self.removed) > 2
 
     def _read(self, ref: PageRef) -> ManifestPage:

@@ -14,11 +14,10 @@ local log, for objects that are missing.
              anything else                               refused, with the missing keys
 
 Invariants: no key that was removed or tombstoned becomes live again. Leader epoch, incarnation and `swept` are the largest
-seen, the commit number is above every one seen, and log start is the largest seen, but at most `end`. `added` and pins are
-kept, so that no reader's cursor skips or repeats a commit. `end` falls only to an offset from which the local log has the
-records.
-A range is given up only if the operator named exactly its offsets and the store holds none of its records; no other record
-ever gets these offsets.
+seen, the commit number is above every one seen, and log start is the largest seen, but at most `end`. Kept segments keep their
+`added`, so that no reader's cursor skips or repeats a commit, and pins up to `end` are kept. `end` falls only to an offset from
+which the local log has the records. A range is given up only if the operator named exactly its offsets and the store holds none
+of its records; no other record ever gets these offsets.
 
 A deleted partition stays deleted. Not promised: that deleted keys stay deleted where older segments replace a lost compacted
 one, since the tombstone may be gone; a repair of a partition whose manifest was never seen.
@@ -70,7 +69,7 @@ class Refused:
 class Evidence:
     """The surviving objects of a basis. `missing`: keys that the basis or its pages name as live, and that the store lacks or
     holds with other bytes. `lost`: the segments with such a key, in offset order. `unnamed`: first offsets of segments in the
-    store that the basis does not name. `earlier`: segments that were live before inside the offsets of a lost one, as far as
+    store that the basis does not name. `earlier`: segments that were once live within the offsets of a lost one, as far as
     the store still holds them. `last_paged`: the last segment of the basis's last live page (None: it has no live page).
     `local`: the offsets in the local log; `epochs`: its leader epochs; `log_start`: the partition's. `found_again`: keys of
     intact segments whose lost sidecar can be written again. `lacks_state`: the sidecar of the basis's end is lost."""
@@ -115,7 +114,7 @@ class Substitution:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is offloaded again."""
+    """`basis` up to `end`, without the segments `dropped`. The local log is offloaded again from `end` to `again`."""
 
     basis: Manifest
     end: int
@@ -172,13 +171,13 @@ def basis(
 
     `shown` is the store's manifest (None: absent or unreadable), `saved` the newest one seen here. `lost` names something
     live in the saved manifest that the shown one lacks (`lineage.lost`; None: nothing, or one of the two is absent). `local`
-    is the range of offsets in the local log. `uncommitted`: if both manifests are absent, everything else
-    shows that there never was one."""
+    is the range of offsets in the local log. `uncommitted`: whether everything else shows that there never was a manifest,
+    which counts if both manifests are absent."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is final for a partition. If that was a "
-            f"mistake, put back the version of {shown.ids.manifest_key} from before the deletion; else delete the topic and "
-            "create it again"
+            f"mistake, put back the version of {shown.ids.manifest_key} from before the deletion. "
+            "Otherwise delete the topic and create it again"
         )
     if saved is None:
         if shown is not None or uncommitted:
@@ -241,7 +240,7 @@ def plan(
     if cut is not None:
         lost = [segment for segment in lost if segment.end <= cut.base]
     if manifest == shown and not lost:
-        accepted = ()  # an interrupted repair has already given it up
+        accepted = ()  # an interrupted repair has already given them up
     substitutions = tuple(Substitution(each, _parts(each, evidence)) for each in lost)
     refused = _unaccepted(manifest, substitutions, evidence, accepted)
     if refused is not None:
@@ -279,7 +278,7 @@ def _parts(lost: RemoteSegment, evidence: Evidence) -> tuple[Part, ...]:
 
 
 def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest:
-    """The manifest to commit over the one shown. FencedWriter if the writer has an older incarnation."""
+    """The manifest to commit over the one shown. Raises FencedWriter if the writer has an older incarnation."""
     manifest = repair.basis
     known = [manifest] if shown is None else [manifest, shown]
     for each in known:
@@ -311,7 +310,8 @@ Fillers = Mapping[str, tuple[RemoteSegment, ...]]
 
 
 def with_fillers(manifest: Manifest, fillers: Fillers, by: Author) -> ManifestChange:
-    """The manifest of a repair, in which the segments under a lost one's key in `fillers` replace it. PageNeeded."""
+    """The manifest of a repair, with each lost segment replaced by the segments that `fillers` has for its key. Raises
+    PageNeeded."""
     stamp = Stamp(manifest.commit, by.now_ms)
     swap = _Swap(manifest, fillers, stamp, by)
     pages = tuple(
@@ -379,8 +379,8 @@ def _bunches(items: tuple[T, ...], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evidence: Evidence) -> bool:
-    """Whether the local log holds everything from a lost segment on, and no pin keeps it. Segments in pages cannot be cut
-    off."""
+    """Whether the local log holds everything from a lost segment on, and no pin keeps that segment. Segments in pages cannot be
+    cut off."""
     local = evidence.local
     if local.base > max(segment.base, log_start) or local.end < manifest.end or segment not in manifest.segments:
         return False
@@ -450,7 +450,7 @@ def _cut(manifest: Manifest, at: int, log_start: int, evidence: Evidence) -> Rep
 
 
 def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:
-    """The pins of both manifests that end at or below `end`. If both have a pin of one name, the basis's is kept."""
+    """The pins of both manifests that end at or below `end`. If both have a pin of the same name, the basis's pin is kept."""
     pins: dict[str, Pin] = {}
     for manifest in known:
         for pin in manifest.pins:

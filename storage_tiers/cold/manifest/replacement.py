@@ -1,7 +1,8 @@
 """The transition that compaction of the bucket commits: one rewritten segment replaces neighbouring live ones.
 
-The segments that it replaces move to `removed`: readers of an earlier commit and pins keep their objects until the sweep's
-grace has passed. Nothing else of the manifest changes, so any authorised writer may commit it under any leader epoch (I4).
+The segments that it replaces move to `removed`: readers of an earlier commit find their objects until the sweep's grace has
+passed, and pins keep them longer. Nothing else of the manifest changes, so any authorised writer may commit the replacement
+under any leader epoch (I4).
 
 Invariants: the new segment has exactly the offsets of those it replaces; the newest segment is never replaced, because its
 sidecar is the state that the next leader begins with.
@@ -32,9 +33,9 @@ from storage_tiers.errors import InvalidRequest
 def replace_segments(
     manifest: Manifest, old: Sequence[RemoteSegment], new: RemoteSegment, by: Author
 ) -> ManifestChange:
-    """Replaces the neighbours `old` by `new`. PageNeeded; InvalidRequest unless they are all live and side by
-    side, in the manifest or its pages of level 0, if `new` has other offsets or a key that the manifest knows, or if the newest
-    segment is among `old`."""
+    """Replaces the neighbours `old` by `new`. Raises PageNeeded. Raises InvalidRequest if `old` are not all live and side by
+    side in the manifest or its pages of level 0, if `new` has other offsets than `old` or a key that the manifest knows, or if
+    the newest segment is among `old`."""
     if not old or (new.base, new.end) != (old[0].base, old[-1].end):
         raise InvalidRequest(f"{new.key} has other offsets than the segments that it replaces in {manifest.ids}")
     if manifest.sidecar is not None and old[-1].sidecar_key == manifest.sidecar.key:
@@ -57,7 +58,7 @@ def replace_segments(
     made = replace(new, added=stamp, gap_from=old[0].gap_from)
     after = at + len(old)
     if at < len(paged):
-        # A run that begins in a page stays in one, unless it ends among the manifest's own segments.
+        # If the run begins in a page, the new segment goes into a page, unless the run ends among the manifest's own segments.
         in_pages = [*paged[:at], made, *paged[after:]] if after <= len(paged) else list(paged[:at])
         inline = manifest.segments if after <= len(paged) else (made, *chain[after:])
     else:

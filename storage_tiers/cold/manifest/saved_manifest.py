@@ -1,7 +1,7 @@
-"""The last manifest that each partition directory has seen, kept beside its segments.
+"""The last manifest that a node has accepted for a partition, kept beside the partition's local segments.
 
-It is durable before anything is evicted because of it (I3). While the store does not answer, a node leads the partition on the
-strength of this manifest: a log that ends at or above the manifest's end holds everything that was acknowledged.
+The saved manifest is durable before anything is evicted because of it (I3). While the store does not answer, it shows whether
+the node may lead the partition: a log that ends at or above the manifest's end holds everything that was acknowledged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Snapshots of the metadata log in the bucket, from which a node is rebuilt when its disk is lost.
 
-    <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
+    <cluster>/metadata/<incarnation:010>-<index:020>-<term:010>.snapshot
 
 This module does not interpret the bytes. The key carries the writer's incarnation, so that a node that does not know
-yet that it was replaced cannot overwrite newer snapshots. The newest is the one with the highest (incarnation, index). Writing
-one removes all but the newest KEPT of its own and lower incarnations.
+yet that it was replaced cannot overwrite newer snapshots. The newest is the one with the highest (incarnation, index). A write
+removes all but the newest KEPT snapshots of its own and lower incarnations.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ KEPT = 3
 
 
 async def put_snapshot(
-    store: ObjectStore, cluster_id: str, incarnation: int, index: int, body: bytes | FileBody
+    store: ObjectStore, cluster_id: str, incarnation: int, index: int, term: int, body: bytes | FileBody
 ) -> None:
     """Writes a snapshot and removes old ones. On return it is durable and its size verified. The call may be repeated."""
-    key = keys.snapshot_key(cluster_id, incarnation, index)
+    key = keys.snapshot_key(cluster_id, incarnation, index, term)
     info = await store.put(key, body)
     size = body.length if isinstance(body, FileBody) else len(body)
     if info.size != size:

@@ -20,8 +20,8 @@ from storage_tiers.cold.manifest.model import Manifest, Oldest, oldest_of
 class ManifestSummary:
     """Fields of the manifest under the same names, and sums over its live segments.
 
-    `commit_id` is the id of the last commit, empty if the manifest was never stored. `segments` is the number of live segments,
-    and `records` and `bytes` are theirs. `oldest` has the facts that retention needs about the first one (None: there is none).
+    `commit_id` is the id of the last commit, empty if the manifest was never stored. `segments` is the number of live segments;
+    `records` and `bytes` are their sums. `oldest` has the facts that retention needs about the first one (None: there is none).
     `paged` says whether some are in pages. For the sweep, `first_removed_ms` is the time of the oldest removal that no pin
     holds, as far as the manifest knows, and `tombstoned` says whether keys are tombstoned."""
 

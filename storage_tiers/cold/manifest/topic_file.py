@@ -6,8 +6,8 @@
 Only the controller changes it, by compare-and-swap. Every change is an idempotent pure function of the state found: if an
 answer is lost, the operation is repeated.
 
-Invariants: an id in `earlier` never becomes current again; `deleted` is set only while the file still names that id, and
-that id is never live again; the incarnation never falls. `revision` rises by one with every write, so that no two versions
+Invariants: an id in `earlier` never becomes current again. A topic is marked deleted only while the file still names its id,
+and this id is never live again. The incarnation never falls. `revision` rises by one with every write, so that no two versions
 have equal bytes and a delayed write cannot replace a later version.
 
 Not promised: more than MAX_EARLIER (256) earlier ids.
@@ -39,8 +39,9 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """The content of `topic.json`. `partitions` is their number, `incarnation` the last writer's, `configs` the topic's own
-    values by name. `earlier` are the ids that the name meant before, newest last. `revision` rises with every write."""
+    """The content of `topic.json`. `partitions` is the number of partitions, `incarnation` the last writer's, `configs` the
+    topic's own values by name. `earlier` are the ids that the name meant before, newest last. `revision` rises with every
+    write."""
 
     cluster_id: str
     topic: str
@@ -55,8 +56,8 @@ class TopicState:
 
 # --- transitions ------------------------------------------------------------------------------------------------------
 def published(found: TopicState | None, new: TopicState) -> TopicState:
-    """The file with `new` as the current topic. `new.revision` is the last one that the writer has seen, 0 if none.
-    FencedWriter if the id was replaced or deleted before, or a newer incarnation has written; StoreBehind if the file is
+    """The file with `new` as the current topic. `new.revision` is the last one that the writer has seen, 0 if none. Raises
+    FencedWriter if the id was replaced or deleted before, or a newer incarnation has written, and StoreBehind if the file is
     missing or older than `new.revision`."""
     if (found.revision if found is not None else 0) < new.revision:
         shown = "is gone" if found is None else f"is at revision {found.revision}"
@@ -86,8 +87,8 @@ def republished(found: TopicState | None, new: TopicState) -> TopicState:
 
 
 def marked_deleted(found: TopicState | None, deleted: TopicState) -> TopicState:
-    """The file with state deleted; unchanged if the name means another id by now. A file that was never written is created
-    as deleted, so that a late first write cannot make it live."""
+    """The file with state deleted; unchanged if the name means another id now. A file that was never written is created as
+    deleted, so that a late first write cannot make it live."""
     if found is None:
         return replace(deleted, state=State.DELETED)
     if found.topic_id != deleted.topic_id:
@@ -166,12 +167,12 @@ async def publish_topic(store: ObjectStore, new: TopicState) -> TopicState:
 
 
 async def republish_topic(store: ObjectStore, new: TopicState) -> TopicState:
-    """Makes `new` current over an older, missing or unreadable file. FencedWriter as `published`."""
+    """Makes `new` current over an older, missing or unreadable file. Raises FencedWriter as `published` does."""
     return await _change(store, new, lambda found: republished(found, new), readable=False)
 
 
 async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
-    """FencedWriter if `cluster.json` has a newer incarnation: a topic without a file has none to compare with."""
+    """Raises FencedWriter if `cluster.json` has a newer incarnation. A topic without a file has no incarnation to compare."""
     cluster = await read_cluster(store, new.cluster_id)
     if cluster is not None and cluster.incarnation > new.incarnation:
         raise FencedWriter(

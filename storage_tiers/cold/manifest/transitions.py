@@ -1,4 +1,4 @@
-"""All changes that one commit may make to a partition's manifest. Pure.
+"""Changes that one commit may make to a partition's manifest; `pages`, `replacement` and `repair` have the others. Pure.
 
 A transition maps a manifest to the next one, which takes effect only by a compare-and-swap on the manifest's key (I4). Every
 transition is one commit: `commit` rises by one. `recent` keeps the last 32 commit ids, so that a writer whose answer was lost
@@ -48,19 +48,19 @@ def first_manifest(ids: Ids) -> Manifest:
 
 
 def check_writer(manifest: Manifest, writer: ManifestWriter) -> None:
-    """DeletedInStore if the partition is deleted, FencedWriter if it has a commit of a newer incarnation."""
+    """Raises DeletedInStore if the partition is deleted, and FencedWriter if it has a commit of a newer incarnation."""
     if manifest.state is State.DELETED:
         raise DeletedInStore(
             f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, which is final: "
             "nothing more is offloaded, evicted or swept. To keep the topic, put back the version of "
-            f"{manifest.ids.manifest_key} from before the deletion, with every object that was there then; else delete the "
-            "topic"
+            f"{manifest.ids.manifest_key} from before the deletion, with every object that was there then. "
+            "Otherwise delete the topic"
         )
     check_not_fenced(manifest, writer)
 
 
 def check_not_fenced(manifest: Manifest, writer: ManifestWriter) -> None:
-    """FencedWriter if the partition has a commit of a newer incarnation."""
+    """Raises FencedWriter if the partition has a commit of a newer incarnation."""
     if writer.incarnation is not None and writer.incarnation < manifest.incarnation:
         raise FencedWriter(
             f"the manifest of {manifest.ids} was committed by incarnation {manifest.incarnation}, this node is "
@@ -70,7 +70,7 @@ def check_not_fenced(manifest: Manifest, writer: ManifestWriter) -> None:
 
 
 def advance(manifest: Manifest, by: Author, **changes: Any) -> Manifest:
-    """The next commit with these fields changed. DeletedInStore, FencedWriter as `check_writer`."""
+    """The next commit with these fields changed. Raises the errors of `check_writer`."""
     check_writer(manifest, by.writer)
     commit = manifest.commit + 1
     stamped: dict[str, Any] = {
@@ -104,8 +104,8 @@ def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
 def extend(
     manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
-    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if it is empty, if `may_begin` forbids
-    its base, or if a key is already in the manifest, live, removed or tombstoned.
+    """Appends a verified segment. Raises FencedWriter under an older epoch. Raises InvalidRequest if the segment is empty, if
+    `may_begin` forbids its base, or if one of its keys is already in the manifest, live, removed or tombstoned.
 
     Only the manifest's own lists are searched for the keys; segments in pages end at or below `end`.
     """
@@ -138,13 +138,14 @@ def extend(
 
 
 def claim_epoch(manifest: Manifest, leader_epoch: int, by: Author) -> Manifest:
-    """Raises the leader epoch and records the incarnation, as every commit does. FencedWriter under an older epoch."""
+    """Raises the leader epoch, and records the incarnation as every commit does. Raises FencedWriter under an older epoch."""
     check_epoch(manifest, leader_epoch)
     return advance(manifest, by, leader_epoch=leader_epoch)
 
 
 def pin(manifest: Manifest, name: str, by: Author) -> Manifest:
-    """Keeps the state as of this commit until `unpin`. InvalidRequest for a taken or bad name, or beyond MAX_PINS pins."""
+    """Keeps the state as of this commit until `unpin`. Raises InvalidRequest for a taken or invalid name, or beyond MAX_PINS
+    pins."""
     if PIN_NAME.match(name) is None:
         raise InvalidRequest(f"{name!r} cannot name a pin: 1 to 64 letters, digits, '.', '_', ':' and '-'")
     if any(known.name == name for known in manifest.pins):

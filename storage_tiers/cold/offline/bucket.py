@@ -3,10 +3,11 @@
     Bucket.cluster ──> topic ──> manifest ──> pages, sidecars ──> `partition`: offsets, times, records
 
 Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module, and decodes no
-stored document itself. It only reads, makes one request per call, and caches nothing except in the loader of `pages`.
+stored document itself. The module only reads, makes one request after another, and caches nothing except in the loader of
+`pages`.
 
-Invariants: it never guesses. If several clusters fit, or a topic is absent or deleted, it raises an error that says so. A page
-or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
+Invariants: the module never guesses. If several clusters fit, or a topic is absent or deleted, it raises an error that says so.
+A page or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
 
 Errors: InvalidRequest (the caller must correct its arguments), UnknownTopicOrPartition, and those of reading:
 TierObjectMissing, TierCorrupt, StoreRefused, TierUnavailable.
@@ -66,8 +67,8 @@ class Bucket:
         return [folder for folder in self.folders() if self._has_cluster(folder)]
 
     def cluster(self, wanted: str | None = None, topics: Sequence[str] = (), *, advice: str = "name one") -> str:
-        """Returns `wanted` if given, else the only cluster, else the only one that has all of `topics`. InvalidRequest if there
-        is no such cluster, or with `advice` if several remain."""
+        """Returns `wanted` if given, else the only cluster, else the only one that has all of `topics`. Raises InvalidRequest
+        if there is no such cluster, or if several remain; the text has `advice` if the store has clusters."""
         if wanted is not None:
             if not self._has_cluster(wanted):
                 raise InvalidRequest(f"there is no cluster {wanted!r} in {self._name}; {self._holds(self.clusters())}")
@@ -121,7 +122,7 @@ class Bucket:
             return None
 
     def topic(self, cluster: str, name: str, topic_id: str | None = None) -> Topic:
-        """A topic by its live id, or by an id that it has or had."""
+        """The topic of that name under `topic_id`, which may be an earlier id; under its live id if `topic_id` is None."""
         try:
             state = self.topic_state(cluster, name)
             wanted = None if topic_id is None else TopicId.parse(topic_id)
@@ -162,7 +163,7 @@ class Bucket:
                 yield parsed
 
     def manifest(self, ids: Ids, *, sound: bool = True) -> Manifest | None:
-        """The current manifest, also of a deleted partition; None if there is none. `sound` is as in `decode`."""
+        """The current manifest, even of a deleted partition; None if there is none. `sound` is as in `decode`."""
         try:
             return decode(self.store.get(ids.manifest_key).data, ids, sound=sound)
         except TierObjectMissing:
@@ -181,7 +182,7 @@ class Bucket:
         return decode_page(self.store.get(ref.key).data, ids, ref)
 
     def pages(self, ids: Ids, *, held: int = 1) -> LoadPage:
-        """Loads pages of one partition and remembers the `held` newest; each may have 8,192 segments."""
+        """Returns a loader of one partition's pages. It keeps the last `held` pages in memory; each may have 8,192 segments."""
         known: dict[str, ManifestPage] = {}
 
         def load(ref: PageRef) -> ManifestPage:
@@ -201,7 +202,8 @@ class Bucket:
 
 
 def parse_sidecar(segment: RemoteSegment, sections: Sequence[str], data: bytes) -> Sidecar:
-    """`data` holds the span of these sections. TierCorrupt if it is cut short or a section fails its CRC-32C."""
+    """Parses these sections of a sidecar from `data`, which holds their span. Raises TierCorrupt if `data` is cut short or a
+    section fails its CRC-32C."""
     position, length = sidecar.span(segment.sections, sections)
     missing = set(sections) - {section.name for section in segment.sections}
     if missing or len(data) != length:

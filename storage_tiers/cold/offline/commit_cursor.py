@@ -3,7 +3,7 @@
     {"format": 2, "least_reader": 2, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
      "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
 
-A cursor is one small object a partition, changed only by compare-and-swap and only after the work up to its commit was
+A cursor is one small object per partition. It is changed only by compare-and-swap, and only after the work up to its commit was
 recorded. A verdict is written once, under a key that names its segment: if two readers do the same work, the second finds the
 first one's verdict. Invariant: a cursor never falls.
 
@@ -40,7 +40,8 @@ class CommitCursor:
 
 
 def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCursor:
-    """Reads the cursor; it is at commit 0 if none was written yet. TierCorrupt if it is another partition's or unreadable."""
+    """Reads the cursor; it is at commit 0 if none was written yet. Raises TierCorrupt if it is unreadable or belongs to another
+    partition."""
     cursor = CommitCursor(ids, reader)
     try:
         body = store.get(cursor.key)
@@ -57,8 +58,8 @@ def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCurs
 def advance_cursor(
     store: BlockingObjectStore, cursor: CommitCursor, commit: int, *, writer: str, now_ms: int
 ) -> CommitCursor:
-    """Advances the cursor to `commit`. PreconditionFailed if another reader has advanced it: read it again and continue from
-    there. After any other error the outcome is unknown; do the same.
+    """Advances the cursor to `commit`. Raises PreconditionFailed if another reader has advanced it: read the cursor again and
+    continue from there. After any other error of the store the outcome is unknown; do the same.
 
     `writer` names the invocation, so that no two cursors have equal bytes.
     """
@@ -72,7 +73,7 @@ def advance_cursor(
 def record_verdict(
     store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: SegmentVerdict, *, now_ms: int
 ) -> bool:
-    """Records the verdict. False if this segment already has one."""
+    """Records the verdict. Returns False if this segment already has one."""
     key = keys.key(
         keys.VerdictKey(
             ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
@@ -100,7 +101,7 @@ def record_verdict(
 
 def record_missed(store: BlockingObjectStore, cursor: CommitCursor, swept: int, *, now_ms: int) -> bool:
     """Records that segments added after the cursor's commit may have been removed and swept, by commit `swept` at the latest,
-    before this reader read them. False if it was recorded before."""
+    before this reader read them. Returns False if this was recorded before."""
     ids = cursor.ids
     key = keys.key(
         keys.MissedKey(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)

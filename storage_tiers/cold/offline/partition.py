@@ -5,8 +5,8 @@
 
 Invariants: bytes are returned only if the CRC-32C of their MiB equals the sidecar's. Pieces are in offset order, complete from
 the requested offset to the manifest's end, and never below log start. If an object was removed meanwhile, the newest manifest
-is read and reading continues at its position. Besides the caller's piece, at most one ranged GET of FETCH_BYTES is in memory;
-nothing is fetched ahead.
+is read, and reading continues at the same offset. Besides the caller's piece, at most one ranged GET of FETCH_BYTES is in
+memory; nothing is fetched ahead.
 
 Errors: OffsetOutOfRange below log start, InvalidRequest for a commit that cannot be read, and those of `Bucket`.
 """
@@ -35,7 +35,7 @@ _Batch = tuple[int, int, int, int, int, int]
 
 
 class BatchRun(NamedTuple):
-    """Whole record batches. `end` is the offset to continue from, `aborted` the aborted transactions that overlap."""
+    """Whole record batches. `end` is the offset to continue from, `aborted` the aborted transactions that overlap the run."""
 
     records: memoryview
     end: int
@@ -43,8 +43,8 @@ class BatchRun(NamedTuple):
 
 
 def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifest:
-    """The manifest as of one of its commits, without pages. InvalidRequest for a future commit, or for one whose segments may
-    have been swept.
+    """The manifest as of one of its commits; as of an earlier one it has no pages. Raises InvalidRequest for a future commit,
+    or for one whose segments may have been swept.
 
     A pin records the log start of its commit. Without a pin, log start is the base of the commit's first segment, or the
     present log start if that lies inside this segment.
@@ -108,8 +108,8 @@ def _first_at(records: Iterable[Record], timestamp: int, log_start: int) -> int 
 
 
 def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
-    """Compares `data` with its checks. It begins at byte `start` of the segment, a multiple of CHECK_BYTES, and ends where a
-    check or the segment ends. TierCorrupt names the MiB that differs from the upload."""
+    """Compares `data` with its checksums. `data` begins at byte `start` of the segment, a multiple of CHECK_BYTES, and ends
+    where a MiB or the segment ends. Raises TierCorrupt, which names the MiB that differs from the upload."""
     for at in range(0, len(data), CHECK_BYTES):
         expected = mib_crcs[(start + at) // CHECK_BYTES]
         found = crc32c(data[at : at + CHECK_BYTES])

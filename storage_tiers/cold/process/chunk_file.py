@@ -3,9 +3,9 @@
 Invariants: the file gets its final name only when all its bytes have arrived and match the checksums, and is never written
 again; a failure leaves no file.
 
-Each piece is checked and written on arrival, while it is in the processor's cache and its memory can be reused for the next:
-collecting a chunk and writing it in one call costs more than twice the processor time. The write goes to the page cache, which
-takes less time than handing it to a thread. The file needs no fsync: the cache is emptied at every start.
+Each piece is checked and written on arrival, while it is in the processor's cache. Its memory can then be reused for the next
+piece. Collecting a chunk and writing it in one call would cost more than twice the processor time. The write goes to the page
+cache, which takes less time than handing it to a thread. The file needs no fsync: the cache is emptied at every start.
 
 Not promised: that the event loop progresses while the disk hangs.
 """
@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class ChunkFile:
-    """`write` is a `Sink`. End it with `finish` or `discard`; `restart` forgets the bytes received."""
+    """`write` is a `Sink`. The caller ends the file with `finish` or `discard`; `restart` forgets the bytes received."""
 
     def __init__(self, path: str, key: str, position: int, length: int, crcs: tuple[int, ...] | None) -> None:
-        """Takes `length` bytes of `key` from `position`. `crcs` has the CRC-32C of each MiB; None verifies nothing."""
+        """Creates the file for `length` bytes of `key` from `position`. `crcs` has the CRC-32C of each MiB; None verifies
+        nothing."""
         self._path = path
         self._temporary = f"{path}.tmp"
         self._key = key
@@ -45,7 +46,7 @@ class ChunkFile:
         try:
             return os.open(self._temporary, flags, 0o644)
         except FileNotFoundError:
-            # The directory was removed while the node runs. Its files are only copies, so it is created again.
+            # The directory was removed while the node was running. Its files are only copies, so it is created again.
             directory = os.path.dirname(self._path)
             os.makedirs(directory, exist_ok=True)
             events.warning(log, "cache.directory_lost", path=directory)
@@ -55,8 +56,8 @@ class ChunkFile:
         self._size = self._crc = 0
 
     def write(self, piece: bytes | memoryview) -> None:
-        """Writes the next piece. StorageError if the disk refuses it; TierCorrupt at the end of a MiB that fails its checksum,
-        or beyond the requested length."""
+        """Writes the next piece. Raises StorageError if the disk refuses it, and TierCorrupt at the end of a MiB that fails its
+        checksum, or beyond the requested length."""
         if self._size + len(piece) > self._length:
             raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes requested")
         view = memoryview(piece)
@@ -75,7 +76,8 @@ class ChunkFile:
                 self._verify()
 
     def finish(self) -> None:
-        """Gives the file its final name. TierCorrupt if the object ended early."""
+        """Gives the file its final name. Raises TierCorrupt if the object ended early, TierUnavailable if the file was removed
+        meanwhile, and StorageError if the disk refuses."""
         if self._size != self._length:
             raise TierCorrupt(
                 f"{self._key} ends at byte {self._position + self._size}, before byte {self._position + self._length} that "

@@ -1,11 +1,14 @@
-"""The broker's end of the tier process: starts it for the first question, sends questions, and ends it when it is idle.
+"""The broker's client of the tier process: starts the process for the first question, sends questions, and ends the process
+when it is idle.
 
 Runs on the broker's event loop and imports no store library. Invariants: at most one process runs at a time; the next one
 starts only after the last has ended. Every question gets an answer: the process's, or `TierUnavailable` after the process has
 ended or the deadline has passed. No question is lost to a process that exits because it is idle. A process that hangs is killed
 within seconds, not only at a question's deadline.
 
-Not promised: that a question whose answer was lost had no effect. Every operation may be repeated.
+With several brokers on a machine, a *process* here is this broker's session in their shared tier process (`door.py`).
+
+A question whose answer was lost may have had its effect. Every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -34,21 +37,22 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Seconds between a lost process and the next one; a process that lived for STEADY_S resets the back-off.
+#: Seconds between the loss of a process and the start of the next one. A process that lived for STEADY_S resets the back-off.
 RESTART = BackoffSettings(first=0.1, longest=10.0)
 STEADY_S = 60.0
-#: Seconds a process may take to end once its socket is closed.
+#: Seconds a process, or a session in a shared one, may take to end once its socket is closed.
 END_GRACE_S = 5.0
 #: The question number of every heartbeat; other questions are numbered from 1.
 HEARTBEAT = 0
-#: Seconds that the broker waits beyond the process's own deadlines, for its start and its queues for budgets and offloads.
+#: Seconds that the broker waits beyond the process's own deadlines, for the process's start and for its queues of downloads and
+#: offloads.
 SLACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTotals:
-    """Sums of `TierCounters` over processes. `calls`, `failures` and `ended` are counts, `seconds` durations, by kind of store
-    call."""
+    """Sums of `TierCounters` over processes. `calls` and `ended` are counts and `seconds` durations, by kind of store call;
+    `failures` are counts by kind and error."""
 
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -76,8 +80,8 @@ class StoreTotals:
 @dataclass(slots=True)
 class TierClientStats:
     """`starts` counts processes, `lost` those that hung or exited unexpectedly. `asked` counts questions by kind, `failed`
-    their failures by error. `counters` are the newest counters of the current or last process, `past` the sum of those before;
-    counts that a lost process had not reported are in neither."""
+    their failures by error. `counters` are the newest counters of the current or last process, `past` the sums over all earlier
+    processes; counts that a lost process had not reported are in neither."""
 
     starts: int = 0
     lost: int = 0
@@ -139,8 +143,8 @@ class TierClient:
 
     @property
     def trouble(self) -> str | None:
-        """The predicate of a sentence about the store, with its error, if it did not answer or refused the last question; None
-        if it answered."""
+        """A clause to follow "the store", with the store's error, if the store did not answer the last question or refused it;
+        None if it answered."""
         if self._unanswered is None:
             return None
         asked_at, error = self._unanswered
@@ -148,7 +152,7 @@ class TierClient:
 
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> TierCounters | None:
-        """The newest counters. If no process runs, those of the last one: this call starts none."""
+        """The newest counters: the running process's, or the last one's if none runs. Starts no process."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
@@ -204,7 +208,7 @@ class TierClient:
     # --- lives --------------------------------------------------------------------------------------------------------
     async def _running_life(self) -> _TierLife:
         if self._closed:
-            raise TierUnavailable("the node is stopping; ask another")
+            raise TierUnavailable("the node is stopping; retry")
         if self._life is not None:
             return self._life
         if self._starting is None:
@@ -220,7 +224,7 @@ class TierClient:
             self._pausing = asyncio.ensure_future(self._clock.sleep(pause))
             await asyncio.wait((self._pausing,))
         if self._closed:
-            raise TierUnavailable("the node is stopping; ask another")
+            raise TierUnavailable("the node is stopping; retry")
         launched = await self._launcher.launch()
         reader, writer = await asyncio.open_unix_connection(sock=launched.socket)
         life = _TierLife(reader, writer, launched.handle, self._clock.monotonic())
@@ -238,7 +242,7 @@ class TierClient:
 
     async def _listen(self, life: _TierLife) -> None:
         """Reads frames until the process ends, breaks the protocol, or is idle without an open question."""
-        reason = "the tier process ended before it answered; it is being restarted, ask again"
+        reason = "the tier process ended before it answered; it is being restarted; retry"
         try:
             while (frame := await read_frame(life.reader)) is not None:
                 life.silent_beats = 0
@@ -252,7 +256,7 @@ class TierClient:
                     self._part(life, "")
                     return
         except ProtocolError as error:
-            reason = f"the tier process broke the protocol ({error}); it is being restarted, ask again"
+            reason = f"the tier process broke the protocol ({error}); it is being restarted; retry"
         if self._life is life:
             self._lost(life, reason)
 
@@ -261,14 +265,15 @@ class TierClient:
         life.beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._beat, life)
 
     def _beat(self, life: _TierLife) -> None:
-        """Sends a heartbeat, or replaces a silent process. Counts turns of this loop, not time, because a broker that was
-        suspended must not declare its process dead."""
+        """Sends a heartbeat, or replaces a silent process. Counts heartbeats of this event loop, not seconds, because a broker
+        that was suspended must not declare its process dead."""
         if self._life is not life or life.writer.is_closing():
             return
         patience = self._settings.silent_beats if life.has_answered else self._settings.starting_beats
         if life.silent_beats >= patience:
             silent_s = patience * self._settings.heartbeat_s
-            self._lost(life, f"the tier process hung for {silent_s:g} s; it is being restarted, ask again", grace_s=0.0)
+            life.handle.kill()
+            self._lost(life, f"the tier process hung for {silent_s:g} s; it is being restarted; retry")
             return
         if life.waiting:
             life.silent_beats += 1
@@ -277,25 +282,25 @@ class TierClient:
             life.silent_beats = 0
         self._await_beat(life)
 
-    def _lost(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
+    def _lost(self, life: _TierLife, reason: str) -> None:
         self.stats.lost += 1
         events.error(log, "tier_process.lost", pid=life.handle.process_id, waiting=len(life.waiting), error=reason)
         if self._clock.monotonic() - life.since >= STEADY_S:
             self._backoff.succeeded()
         self._pause_s = self._backoff.next_delay()
-        self._part(life, reason, grace_s)
+        self._part(life, reason)
 
-    def _part(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
-        """Closes the process's socket, which ends the process. The next one starts only afterwards."""
+    def _part(self, life: _TierLife, reason: str) -> None:
+        """Closes the process's socket, which ends the process. The next process starts only after that end."""
         if life.beat is not None:
             life.beat.cancel()
         self._life = None
         life.fail_all(reason)
         life.writer.close()
-        self._ending = asyncio.create_task(self._await_end(life, grace_s))
+        self._ending = asyncio.create_task(self._await_end(life))
 
-    async def _await_end(self, life: _TierLife, grace_s: float) -> None:
-        await life.handle.ended(grace_s)
+    async def _await_end(self, life: _TierLife) -> None:
+        await life.handle.ended(END_GRACE_S)
         if life.listening is not None and life.listening is not asyncio.current_task():
             await asyncio.gather(life.listening, return_exceptions=True)
         if self.on_end is not None:
@@ -335,7 +340,7 @@ class _TierLife:
     async def ask(self, question: Question[Any]) -> Any:
         if self.writer.is_closing():
             # The process has just ended, and `_listen` has not run yet. Some event loops refuse a write now.
-            raise TierUnavailable("the tier process has exited; it is being restarted, ask again")
+            raise TierUnavailable("the tier process has exited; it is being restarted; retry")
         self._last_number += 1
         number = self._last_number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

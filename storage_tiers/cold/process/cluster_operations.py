@@ -28,7 +28,7 @@ class Probe(Question[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadStoreTime(Question[int]):
-    """The store's clock (ms since 1970, exact to a second): writes and deletes an object under `key_prefix`."""
+    """Reads the store's clock (ms since 1970, exact to a second) by writing and deleting an object under `key_prefix`."""
 
     key_prefix: str
 
@@ -48,7 +48,7 @@ class ReadCluster(Question[ClusterState | None]):
 @dataclass(frozen=True, slots=True)
 class OpenCluster(Question[int]):
     """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`. The answer is the new one.
-    FencedWriter or StoreBehind if the bucket has another."""
+    FencedWriter or StoreBehind if the bucket has another incarnation."""
 
     cluster_id: str
     holder: Holder
@@ -65,7 +65,7 @@ class ShownCluster(Question[ClusterState | None]):
 
 @dataclass(frozen=True, slots=True)
 class FoundIncarnation:
-    """`key` is the object that holds it, empty if there is none."""
+    """`number` is the incarnation. `key` names the object that holds it, and is empty if no object does."""
 
     number: int
     key: str
@@ -73,8 +73,8 @@ class FoundIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class HighestIncarnation(Question[FoundIncarnation]):
-    """The highest incarnation in the cluster's manifests, topic files and metadata snapshots. Lists the cluster and reads each
-    manifest; may take REPAIR_S_PER_CLUSTER."""
+    """The highest incarnation in the cluster's manifests, topic files and metadata snapshots. Lists the cluster's objects and
+    reads each manifest and each topic's file; may take REPAIR_S_PER_CLUSTER."""
 
     cluster_id: str
 
@@ -84,7 +84,7 @@ class HighestIncarnation(Question[FoundIncarnation]):
 
 @dataclass(frozen=True, slots=True)
 class RecreateCluster(Question[None]):
-    """`cluster_file.recreate_cluster`. For repairs only."""
+    """`cluster_file.recreate_cluster`: writes the cluster's file again over the one `shown`. For repairs only."""
 
     new: ClusterState
     shown: ClusterState | None
@@ -92,11 +92,12 @@ class RecreateCluster(Question[None]):
 
 @dataclass(frozen=True, slots=True)
 class PutSnapshot(Question[None]):
-    """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
+    """`snapshot_files.put_snapshot` of the whole file at `path`, which still belongs to the broker."""
 
     cluster_id: str
     incarnation: int
     index: int
+    term: int
     path: str
     length: int
     crc32c: int
@@ -119,7 +120,8 @@ class FindSnapshot(Question[FoundSnapshot]):
 
 @dataclass(frozen=True, slots=True)
 class ListTopics(Question[tuple[str, ...]]):
-    """Topic names after `after`, in order, at most MAX_NAMES: repeat until the answer is empty."""
+    """The names of topics that follow `after`, in order, at most MAX_NAMES. Repeat with the last name until the answer is
+    empty."""
 
     cluster_id: str
     after: str
@@ -127,7 +129,7 @@ class ListTopics(Question[tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListTopicIds(Question[tuple[str, ...]]):
-    """All topic ids of that name with any object in the bucket."""
+    """All ids of topics named `topic` that have an object in the bucket."""
 
     cluster_id: str
     topic: str
@@ -144,7 +146,7 @@ class ListManifests(Question[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadTopic(Question[TopicState | None]):
-    """`topic_file.read_topic`: the topic's file; None if there is none. TierCorrupt for an unreadable one."""
+    """`topic_file.read_topic`: the topic's file; None if there is none. TierCorrupt if the file is unreadable."""
 
     cluster_id: str
     topic: str
@@ -167,13 +169,15 @@ class ShownTopic(Question[TopicState | None]):
 
 @dataclass(frozen=True, slots=True)
 class RepublishTopic(Question[TopicState]):
-    """`topic_file.republish_topic`: over a file older than one seen. For repairs only."""
+    """`topic_file.republish_topic`: replaces a topic's file that is older than the one last seen, missing or unreadable. For
+    repairs only."""
 
     topic: TopicState
 
 
 @dataclass(frozen=True, slots=True)
 class MarkTopicDeleted(Question[TopicState]):
-    """`topic_file.delete_topic`: no effect if the file names another id. The answer is the file's state."""
+    """`topic_file.delete_topic`: marks the topic's file as deleted, unless the file names another id. The answer is the file's
+    state."""
 
     topic: TopicState

@@ -1,9 +1,9 @@
 """Ranged GETs into files of the cache directory: bounded, retried until a deadline, verified before the files are visible.
 
 Invariants: a file appears under its final name only when it is whole (`chunk_file.py`). A failed or cancelled download leaves
-no file and is never cached. Bytes in flight stay within the byte budget, urgent downloads first.
+no file and is never cached. Bytes in flight stay within the byte budget; urgent downloads come first.
 
-Not promised: that identical questions share a download; each gets a file of its own. The broker coalesces its requests.
+Identical questions do not share a download: each gets a file of its own. The broker coalesces its requests.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
 from storage_tiers.cold.process.chunk_file import ChunkFile
 from storage_tiers.cold.process.operations import FetchChunk, FetchObject, RaisePriority, ReadyFile
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
-from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB, TierSettings
+from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
 from storage_tiers.errors import InvalidRequest
 
 
 class Downloads:
-    """The downloads of one tier process, into files below `directory`."""
+    """The downloads of one session, the `owner` in the budget, into files below `directory`."""
 
-    def __init__(self, store: GetStore, directory: str, settings: TierSettings, reads: PatientReads, rng: Rng) -> None:
+    def __init__(
+        self, store: GetStore, directory: str, budget: ByteBudget, owner: int, reads: PatientReads, rng: Rng
+    ) -> None:
         self._store = store
         self._directory = directory
         self._reads = reads
         self._rng = rng
         self._wanted: dict[Ticket, FetchChunk | FetchObject] = {}
-        self.budget = ByteBudget(settings.download_bytes_in_flight, settings.download_connections)
+        self._owner = owner
+        self.budget = budget
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
         """Downloads a chunk. TierCorrupt if the object is too short or fails a checksum."""
@@ -49,7 +52,7 @@ class Downloads:
 
     async def _download(self, question: FetchChunk | FetchObject, crcs: tuple[int, ...] | None) -> ReadyFile:
         """Downloads bytes into a file of their own. Without `crcs` nothing is verified."""
-        ticket = self.budget.ticket(question.length, urgent=question.urgent)
+        ticket = self.budget.ticket(question.length, urgent=question.urgent, owner=self._owner)
         self._wanted[ticket] = question
         try:
             async with self.budget.hold(ticket):

@@ -1,4 +1,4 @@
-"""Starts a tier process, and waits for its end."""
+"""Starts a tier process, and waits for its end. `shared_launcher.py` is for brokers that share one."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from storage_tiers.errors import TierUnavailable
 
 
 class TierHandle(Protocol):
-    """A tier that was started: a process, or in tests a thread."""
+    """A started tier process, or a session in a shared one."""
 
     @property
     def process_id(self) -> int | None:
         """The pid of the tier process; None if the tier runs inside this process."""
 
+    def kill(self) -> None:
+        """Kills a process that hangs."""
+
     async def ended(self, grace_s: float) -> None:
-        """Waits for its end, and kills it after `grace_s` seconds. The caller has closed its socket."""
+        """Waits until the process, or this session in a shared process, has ended. After `grace_s` seconds a process that is
+        not shared is killed; a shared one continues. The caller has closed its socket."""
 
 
 class Launched(NamedTuple):
-    """A tier that was started, and the broker's end of its socket."""
+    """A started tier process, and the broker's end of its socket."""
 
     socket: socket.socket
     handle: TierHandle
 
 
 class TierLauncher(Protocol):
-    """Starts tiers."""
+    """Starts tier processes, or sessions in a shared one."""
 
     async def launch(self) -> Launched:
-        """Starts a tier. TierUnavailable if the system cannot start a process now."""
+        """Starts a process or a session. Raises TierUnavailable if that is impossible now."""
 
 
 class ExecLauncher:
-    """The launcher in production: `storage_tiers.cold.process.main`, with this environment (credentials) and stderr, where it
-    logs in the form `log_format`."""
+    """Runs `storage_tiers.cold.process.main` for this broker alone, with this process's environment, which has the credentials.
+    The process logs to this process's stderr, in the format `log_format`."""
 
     def __init__(self, log_format: str = "text") -> None:
         self._log_format = log_format

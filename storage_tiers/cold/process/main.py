@@ -1,8 +1,9 @@
-"""The tier process: all store traffic of one broker, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
+"""The tier process: all store traffic, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
 
-The broker starts it with one inherited socket. The store's location arrives over that socket, credentials in the environment.
-It ends when the socket closes, so it never outlives its broker. It also ends on SIGTERM, but ignores SIGINT: a Ctrl-C in a
-terminal reaches the broker too, whose last offloads still need this process.
+A broker starts it with one inherited socket, or a supervisor with the door (`door.py`) at which its brokers knock. The store's
+location arrives over a broker's socket, credentials in the environment. The process ends when the last socket closes, so it
+never outlives its broker. The kernel kills it if its supervisor ends. It also ends on SIGTERM, but ignores SIGINT: a Ctrl-C in
+a terminal reaches the broker too, and the broker's last offloads still need this process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_store
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.files import OsFiles
+from storage_tiers.parent import end_with
 
 log = logging.getLogger("tidelog.tier")
 
@@ -46,7 +48,7 @@ def give_back_freed_blocks() -> bool:
 
 def yield_to_the_broker() -> None:
     """Lowers this process's priority, so that a request that wakes the broker or its client does not wait for the end of this
-    process's time slice. It cannot be undone: raising it again needs a privilege that few processes have."""
+    process's time slice. The change cannot be undone: raising the priority needs a privilege that few processes have."""
     os.nice(NICENESS)
 
 
@@ -54,23 +56,31 @@ async def _open(location: StoreLocation) -> ObjectStore:
     return await open_store(location, OsFiles(), SystemClock())
 
 
-async def serve(sock: socket.socket) -> None:
+async def serve(sock: socket.socket, *, is_door: bool) -> None:
     server = TierServer(_open, SystemClock(), SystemRng())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-    await server.run(sock)
+    await (server.run_door(sock) if is_door else server.run(sock))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="storage_tiers.cold.process.main", description="Started by a broker only.")
-    parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
+    parser = argparse.ArgumentParser(
+        prog="storage_tiers.cold.process.main", description="Started by a broker or a supervisor only."
+    )
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--socket", type=int, metavar="FD", help="inherited socket to the broker")
+    start.add_argument("--door", type=int, metavar="FD", help="inherited socket at which brokers knock")
+    parser.add_argument("--parent", type=int, metavar="PID", help="process with which this one ends")
     parser.add_argument("--log-format", choices=events.FORMS, default="text")
     parsed = parser.parse_args(arguments)
+    if parsed.parent is not None:
+        end_with(parsed.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     give_back_freed_blocks()
     yield_to_the_broker()
     events.set_up(logging.WARNING, parsed.log_format)
+    is_door = parsed.door is not None
     try:
-        asyncio.run(serve(socket.socket(fileno=parsed.socket)))
+        asyncio.run(serve(socket.socket(fileno=parsed.door if is_door else parsed.socket), is_door=is_door))
     except ProtocolError as error:
         events.error(log, "tier_process.misunderstood", error=error)
         return 1

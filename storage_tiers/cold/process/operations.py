@@ -1,9 +1,9 @@
 """The broker's questions to the tier process about records, one partition's manifest and leftover objects, with their answers.
-Values only: both sides import them. `cluster_operations.py` has those about the cluster and its topics.
+Values only: both sides import them. `cluster_operations.py` has the questions about the cluster and its topics.
 
 Errors are LogErrors: `TierUnavailable` for temporary failures (the store did not answer in time, the process ended),
-`TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` if the cache's disk refuses,
-`StoreRefused` and `FencedWriter` unchanged.
+`TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` if the cache's disk refuses a
+write, and the operation's own `StoreRefused` and `FencedWriter`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from storage_tiers.types import OffsetRange
 LISTED_KEYS = 1000
 #: The most segments of a page in one answer.
 MAX_PAGE_SEGMENTS = 64
-#: Seconds that a repair may take for each segment: two requests, many segments at once; some segments are read whole.
+#: Seconds that a repair may take for each segment. A repair makes two requests for each, many of them at once, and reads some
+#: segments whole.
 REPAIR_S_PER_SEGMENT = 0.5
-#: Seconds that a repair may take, in addition, to copy segments that compaction had replaced: their number is known only
-#: after the store was listed. The `tidelog` command waits as long.
+#: Seconds that a repair may take in addition, to copy segments that compaction had replaced: their number is known only after
+#: the store was listed. The `tidelog` command waits for the same time.
 REPAIR_COPIES_S = 3600.0
 
 
@@ -42,8 +43,8 @@ class ReadyFile:
 # --- reading ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FetchChunk(Question[ReadyFile]):
-    """Fetches bytes [position, position + length) of an object into a file, if each MiB of them (the last may be shorter) has
-    its CRC-32C in `crcs`. Read-ahead is not `urgent`."""
+    """Fetches bytes [position, position + length) of an object into a file. `crcs` are the expected CRC-32Cs of each MiB, the
+    last of which may be shorter. Read-ahead is not `urgent`."""
 
     key: str
     position: int
@@ -85,7 +86,7 @@ class PlanPages(Question[Expired]):
 
 @dataclass(frozen=True, slots=True)
 class RaisePriority(Question[None]):
-    """Makes a read-ahead download urgent, because a reader now waits for it. No effect after its end."""
+    """Makes a read-ahead download urgent, because a reader now waits for it. No effect on a download that has ended."""
 
     key: str
     position: int
@@ -94,7 +95,8 @@ class RaisePriority(Question[None]):
 
 # --- one partition's manifest -----------------------------------------------------------------------------------------
 # `seen` describes the broker's last manifest: StoreBehind if the store's manifest does not contain it. A question makes at most
-# MAX_COMMITS commits, so that `recent` still has the last one seen by a broker that dies before it saves the answer.
+# MAX_COMMITS commits, so that `recent` still has the last commit that the broker saw if the broker dies before it saves the
+# answer.
 @dataclass(frozen=True, slots=True)
 class LoadManifest(Question[Manifest | None]):
     """The manifest in the store; None if there is none."""
@@ -106,8 +108,8 @@ class LoadManifest(Question[Manifest | None]):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Question[Manifest]):
-    """Offloads a segment. The answer is the newest manifest. If that did not end where `job` begins, the segment is not
-    added."""
+    """Offloads a segment. The answer is the newest manifest. If the manifest found does not end where `job` begins, the segment
+    is not added."""
 
     ids: Ids
     writer: ManifestWriter
@@ -134,7 +136,7 @@ class ReplaceSegments(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Question[Manifest]):
-    """Commits the leader epoch and the writer's incarnation. Ask it before anything else of that epoch."""
+    """Commits the leader epoch and the writer's incarnation. Ask it before any other question of that epoch."""
 
     ids: Ids
     writer: ManifestWriter
@@ -165,7 +167,7 @@ class Expire(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class DeletePartition(Question[Manifest]):
-    """Makes the terminal commit, whatever was seen before."""
+    """Commits the state `deleted`, which is final, whatever manifest was seen before."""
 
     ids: Ids
     writer: ManifestWriter
@@ -187,7 +189,7 @@ class TakenPartition:
 @dataclass(frozen=True, slots=True)
 class TakePartition(Question[TakenPartition]):
     """Commits the writer's incarnation on the manifest, with its leader epoch or `least_epoch`, whichever is higher; creates a
-    missing manifest, leaves a deleted one unchanged. Writers of a lower incarnation can then no longer extend it. `dry`
+    missing manifest, leaves a deleted one unchanged. Writers of a lower incarnation can then no longer extend it. With `dry` it
     commits nothing, and raises StoreRefused if segments prove that the manifest is older than the last commit."""
 
     ids: Ids
@@ -207,9 +209,9 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
-    """Verifies the objects of the manifest seen, and with `apply` commits it again (`manifest.repair`) without the records of
-    the offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`, and with
-    `apply` REPAIR_COPIES_S more."""
+    """Verifies the objects of the last manifest seen, and with `apply` commits that manifest again (`manifest.repair`) without
+    the records of the offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of
+    `segments`, and with `apply` REPAIR_COPIES_S more."""
 
     ids: Ids
     writer: ManifestWriter
@@ -248,7 +250,7 @@ class SweepDeleted(Question[SweepReport]):
 
 @dataclass(frozen=True, slots=True)
 class ListedKeys:
-    """Keys in order; `last` if there are no more."""
+    """Keys in order; `last`: no more keys follow."""
 
     keys: tuple[Listed, ...]
     last: bool
@@ -274,9 +276,9 @@ class AbortUploads(Question[int]):
 # --- the process itself -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TierCounters:
-    """Counts since this process started. `store_calls`: calls of the object store by kind; `store_failures`: failed ones by
-    kind and error (as in `get TierUnavailable`); `store_ended` and `store_seconds`: ended ones by kind, and their total
-    seconds. `operations`: questions by name; `failures`: failed ones by the error's name. `retries`: reads retried."""
+    """Counts since this process started. `store_calls`: calls of the object store by kind; `store_failures`: failed calls by
+    kind and error (as in `get TierUnavailable`); `store_ended` and `store_seconds`: ended calls by kind, and their total
+    seconds. `operations`: questions by name; `failures`: failed questions by the error's name. `retries`: reads retried."""
 
     operations: dict[str, int]
     failures: dict[str, int]

@@ -1,4 +1,4 @@
-"""Retries reads of the store until a deadline while it does not answer. Only reads: repeating one is harmless."""
+"""Retries reads until a deadline while the store does not answer. Only reads are retried, because repeating one is harmless."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The protocol between broker and tier process over their socket: frames, questions, answers, errors.
 
-A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure` once,
+A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES, or MAX_QUESTION_BYTES from the broker,
+because the process parses a frame in one go, and other brokers wait meanwhile. The broker sends `Configure` once,
 then questions with rising numbers, and `Forget` for a question whose answer is no longer awaited. Each answer carries its
 question's number; answers come in any order. The process sends `Idle` after a time without a question and keeps running; the
 broker closes the socket if it has no question open. So no question is lost to a process that is about to end. A closed socket
@@ -28,6 +29,8 @@ from storage_tiers.errors import Advice, LogError
 
 #: Nearly every frame is below 64 KiB; one above this bound is a bug.
 MAX_FRAME_BYTES = 16 << 20
+#: The largest frame from a broker. The longest legitimate one is a page of a listing, some hundred kilobytes.
+MAX_QUESTION_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """From the process: it has had no question for `idle_s`. The broker may close the socket, or ignore this."""
+    """From the process, which has had no question for `idle_s`. The broker may close the socket, or ignore the frame."""
 
     counters: TierCounters
 
@@ -83,10 +86,9 @@ Frame = Configure | Ask | Unknown | Forget | Idle | Reply
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame. ProtocolError beyond MAX_FRAME_BYTES."""
+    """The bytes of a frame. ProtocolError beyond MAX_FRAME_BYTES, or MAX_QUESTION_BYTES for a question."""
     body = json.dumps(_frame_to_json(frame), separators=(",", ":")).encode()
-    if len(body) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
+    _check_size(len(body), MAX_QUESTION_BYTES if isinstance(frame, Ask) else MAX_FRAME_BYTES)
     return struct.pack(">I", len(body)) + body
 
 
@@ -100,12 +102,17 @@ def decode(body: bytes) -> Frame:
     return frame
 
 
-async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """Reads the next frame. None at the end of the socket, even inside a frame; ProtocolError for other bytes."""
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ProtocolError(f"a frame of {size} bytes is longer than {most}")
+
+
+async def read_frame(reader: asyncio.StreamReader, most: int = MAX_FRAME_BYTES) -> Frame | None:
+    """Reads the next frame. None at the end of the socket, even inside a frame; ProtocolError for bytes that are not a
+    frame, and for a frame of more than `most` bytes."""
     try:
         (length,) = struct.unpack(">I", await reader.readexactly(4))
-        if length > MAX_FRAME_BYTES:
-            raise ProtocolError(f"a frame of {length} bytes is longer than {MAX_FRAME_BYTES}")
+        _check_size(length, most)
         body = await reader.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
@@ -153,7 +160,8 @@ def _error_to_json(error: Any) -> dict[str, str]:
 
 
 def _error_from_json(tree: dict[str, Any]) -> LogError:
-    """The same class with the same sentence. An unknown class becomes TierUnavailable if its advice is RETRY, else LogError."""
+    """An error of the same class with the same message. An unknown class becomes TierUnavailable if its advice is RETRY, else
+    LogError."""
     kind = getattr(errors, tree["error"], None)
     if isinstance(kind, type) and issubclass(kind, LogError):
         return kind(tree["message"])

@@ -20,11 +20,11 @@ Context = TypeVar("Context")
 class Deadline(Enum):
     """The deadline of a question in the tier process. The broker waits longer than that for the answer."""
 
-    NONE = "the store is not asked; the answer does not say whether it works"
+    NONE = "the store is not asked, so the answer does not show whether the store works"
     READ = "read_deadline_s for all attempts: the read is repeated while the store does not answer"
     COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is unknown"
     OFFLOAD = "as COMMIT, counted from when an offload slot is free"
-    STEPS = "each of its reads and commits has its own"
+    STEPS = "each read and each commit of the question has a deadline of its own"
 
 
 class Question(Generic[Answer]):

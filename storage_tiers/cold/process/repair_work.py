@@ -1,4 +1,4 @@
-"""Finds the highest incarnation in a cluster's bucket. No repair of `cluster.json` goes below it."""
+"""Finds the highest incarnation in a cluster's bucket. No repair writes a lower one into `cluster.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_tiers.cold.process import cluster_operations as ask_cluster
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 
-#: Manifests and topic files read at once.
+#: The number of manifests and topic files that are read concurrently.
 AT_ONCE = 16
 
 

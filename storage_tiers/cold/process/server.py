@@ -1,59 +1,139 @@
-"""The tier process behind its socket: runs questions concurrently, answers them, and ends when the socket closes.
+"""The tier process behind its sockets: runs questions concurrently, answers them, and ends when the last socket closes.
+
+Each socket is a session of one broker. Sessions share stores, budgets and decoded pages (`shared_work.py`) and nothing else: a
+session that ends, breaks the protocol or does not read its answers delays no other. The process reads and begins no further
+question of a broker that does not read its answers, so the broker's unsent answers are at most those of the `operations`
+questions under way. A broker has at most MAX_SESSIONS_OF_ONE sessions, and configures each within FIRST_FRAME_S.
 
 A thin shell: `table.py` has the function for each question, TierSettings the bounds. Every question is answered exactly once,
 unless it is forgotten or the socket closes. Any exception other than a LogError is a bug: it is logged with its traceback and
 answered as an error, and the process continues.
 
-Not promised: that work under way is finished when the socket closes. Offloads and commits may be interrupted at any point.
+A socket that closes cancels the work under way: offloads and commits may be interrupted at any point.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.process.operations import Stats, TierCounters
-from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, Unknown, encode, read_frame
+from storage_tiers.cold.process.protocol import (
+    MAX_QUESTION_BYTES,
+    Ask,
+    Configure,
+    Forget,
+    Frame,
+    Idle,
+    Reply,
+    Unknown,
+    encode,
+    read_frame,
+)
 from storage_tiers.cold.process.question import Question
+from storage_tiers.cold.process.shared_work import OpenStore, SharedWork
 from storage_tiers.cold.process.table import perform
 from storage_tiers.cold.process.value_json import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
-from storage_tiers.cold.stores.location import StoreLocation
-from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.door import Visitor, visitors_at
 from storage_tiers.errors import LogError, TierUnavailable
+from storage_tiers.peak_memory import peak_resident_bytes
 
 log = logging.getLogger(__name__)
 
-OpenStore = Callable[[StoreLocation], Awaitable[ObjectStore]]
-#: Seconds for connections to the store to close once the socket to the broker is gone.
-CLOSE_S = 2.0
+#: The most sessions of one broker in a shared process; further ones end at once. A broker opens its next session once the last
+#: one has ended, or after a few seconds.
+MAX_SESSIONS_OF_ONE = 8
+#: Seconds within which a session has to be configured. A broker that was suspended meanwhile opens another session.
+FIRST_FRAME_S = 30.0
+#: The least seconds between two messages about an idle session.
+LEAST_IDLE_S = 0.01
 
 
 class TierServer:
-    """Answers one broker over one socket. `run` ends when the socket closes or `stop` is called."""
+    """Answers brokers until their sockets close or `stop` is called."""
 
     def __init__(self, open_store: OpenStore, clock: Clock, rng: Rng) -> None:
-        self._open_store = open_store
+        self._shared = SharedWork(open_store)
         self._clock = clock
         self._rng = rng
         self._stopped = asyncio.Event()
+        self._opened = 0
 
     async def run(self, sock: socket.socket) -> None:
+        """Answers one broker. Raises ProtocolError if it breaks the protocol."""
+        try:
+            await self._serve(sock)
+        finally:
+            await self._shared.close()
+
+    async def run_door(self, door: socket.socket) -> None:
+        """Answers all brokers that knock, until the last one has left. A later knock waits for the next process."""
+        loop = asyncio.get_running_loop()
+        serving: set[asyncio.Task[None]] = set()
+        of_one: Counter[int] = Counter()
+
+        def let_in() -> None:
+            for visitor in () if self._stopped.is_set() else visitors_at(door):
+                if of_one[visitor.pid] >= MAX_SESSIONS_OF_ONE:
+                    visitor.send_away()
+                    continue
+                of_one[visitor.pid] += 1
+                task = loop.create_task(self._serve_visitor(visitor))
+                task.add_done_callback(partial(leave, visitor.pid))
+                serving.add(task)
+
+        def leave(pid: int, _: asyncio.Task[None]) -> None:
+            of_one[pid] -= 1
+            if not of_one[pid]:
+                del of_one[pid]
+
+        loop.add_reader(door, let_in)
+        try:
+            let_in()
+            while serving:
+                done, _ = await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
+                serving -= done
+                let_in()
+        finally:
+            loop.remove_reader(door)
+            await self._shared.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def _serve_visitor(self, visitor: Visitor) -> None:
+        with visitor.lifeline:
+            try:
+                visitor.lifeline.send(b"%d" % os.getpid())
+            except OSError:  # the broker has left
+                visitor.session.close()
+                return
+            try:
+                await self._serve(visitor.session)
+            except ProtocolError as error:
+                events.error(log, "tier_process.misunderstood", error=error)
+            except Exception as error:  # noqa: BLE001 - the other sessions continue
+                events.error(log, "tier_process.defect", asked="a session", defect=error)
+
+    async def _serve(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=sock)
         try:
-            first = await read_frame(reader)
+            first = await self._first_frame(reader)
             if first is None:
                 return
             if not isinstance(first, Configure):
                 raise ProtocolError(f"the first frame must be Configure, not {type(first).__name__}")
-            session = TierSession(first, writer, self._open_store, self._clock, self._rng)
+            self._opened += 1
+            session = TierSession(self._opened, first, writer, self._shared, self._clock, self._rng)
             listening = asyncio.create_task(session.listen(reader))
             stopping = asyncio.create_task(self._stopped.wait())
             try:
@@ -68,35 +148,42 @@ class TierServer:
         finally:
             writer.close()
 
-    def stop(self) -> None:
-        self._stopped.set()
-
-
-def _peak_resident_bytes() -> int:
-    """The peak memory of this process; 0 without /proc. `ru_maxrss` would include the broker's, which called exec."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return 0
+    async def _first_frame(self, reader: asyncio.StreamReader) -> Frame | None:
+        """The session's first frame. None if the socket closes, if no frame arrives in time, or if the process is stopped."""
+        reading, stopping = (
+            asyncio.create_task(read_frame(reader, MAX_QUESTION_BYTES)),
+            asyncio.create_task(self._stopped.wait()),
+        )
+        try:
+            await asyncio.wait((reading, stopping), timeout=FIRST_FRAME_S, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            reading.cancel()
+            stopping.cancel()
 
 
 class TierSession:
-    """The work under way for one configured socket."""
+    """The work under way for one configured socket. `number` identifies the session in its process."""
 
     def __init__(
-        self, configure: Configure, writer: asyncio.StreamWriter, open_store: OpenStore, clock: Clock, rng: Rng
+        self,
+        number: int,
+        configure: Configure,
+        writer: asyncio.StreamWriter,
+        shared: SharedWork,
+        clock: Clock,
+        rng: Rng,
     ) -> None:
         settings = configure.settings
         self._configure = configure
         self._settings = settings
         self._writer = writer
         self._clock = clock
-        self._open_store = open_store
-        self._opening = asyncio.Lock()
+        self._shared = shared
         self._store: CountingStore | None = None
+        shared.sessions += 1
         self._context = TierContext(
-            self._get_store, settings, configure.cache_directory, clock, rng, counters=self.counters
+            shared, number, self._get_store, settings, configure.cache_directory, clock, rng, counters=self.counters
         )
         self._working: dict[int, asyncio.Task[None]] = {}
         self._asked: Counter[str] = Counter()
@@ -107,7 +194,7 @@ class TierSession:
     # --- frames -------------------------------------------------------------------------------------------------------
     async def listen(self, reader: asyncio.StreamReader) -> None:
         """Reads frames until the socket closes. ProtocolError if the broker breaks the protocol."""
-        while (frame := await read_frame(reader)) is not None:
+        while (frame := await read_frame(reader, MAX_QUESTION_BYTES)) is not None:
             match frame:
                 case Ask(number, Stats() as question):
                     await self._work(number, question)
@@ -122,6 +209,7 @@ class TierSession:
                         task.cancel()
                 case _:
                     raise ProtocolError(f"a broker sends no {type(frame).__name__} here")
+            await self._until_read()
 
     def _take(self, number: int, question: Question[Any]) -> None:
         self._asked[type(question).__name__] += 1
@@ -137,6 +225,7 @@ class TierSession:
 
     async def _work(self, number: int, question: Question[Any]) -> None:
         try:
+            await self._until_read()
             answer = to_json(await perform(self._context, question))
             self._send(Reply(number, answer))
         except LogError as error:
@@ -152,8 +241,15 @@ class TierSession:
         self._send(Reply(number, error=error))
 
     def _send(self, frame: Reply | Idle) -> None:
-        # The write is not awaited: unsent data is bounded by the number of questions that the broker may have open.
+        # The write is not awaited: an answer that waits in the transport needs no more memory than one that waits in a task.
         self._writer.write(encode(frame))
+
+    async def _until_read(self) -> None:
+        """Waits while the answers that the broker has not read exceed the transport's limit."""
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            pass  # the end of the socket ends `listen`
 
     # --- idleness -----------------------------------------------------------------------------------------------------
     def _worked(self, number: int) -> None:
@@ -162,20 +258,22 @@ class TierSession:
             self._wait_idle()
 
     def _wait_idle(self) -> None:
-        self._idle_timer = asyncio.get_running_loop().call_later(self._settings.idle_s, self._say_idle)
+        self._idle_timer = asyncio.get_running_loop().call_later(
+            max(self._settings.idle_s, LEAST_IDLE_S), self._say_idle
+        )
 
     def _say_idle(self) -> None:
-        self._send(Idle(self.counters()))
+        if not self._writer.transport.get_write_buffer_size():  # a suspended broker gets one frame
+            self._send(Idle(self.counters()))
         self._wait_idle()
 
     # --- the store ----------------------------------------------------------------------------------------------------
     async def _get_store(self) -> CountingStore:
         """The first question that needs the store opens it. A failure answers that question; the next one tries again."""
-        async with self._opening:
-            if self._store is None:
-                opened = await self._open_store(self._configure.location)
-                self._store = CountingStore(opened, self._clock.monotonic)
-            return self._store
+        opened = await self._shared.store(self._configure.location)
+        if self._store is None:
+            self._store = CountingStore(opened, self._clock.monotonic)
+        return self._store
 
     def counters(self) -> TierCounters:
         store = self._store
@@ -190,10 +288,11 @@ class TierSession:
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
             retries=self._context.reads.repeated,
             most_bytes_in_flight=self._context.downloads.budget.most_held_bytes,
-            peak_resident_bytes=_peak_resident_bytes(),
+            peak_resident_bytes=peak_resident_bytes(),
         )
 
     async def close(self) -> None:
+        """Ends all work of this session; stores stay open for the others."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         working = list(self._working.values())
@@ -202,9 +301,4 @@ class TierSession:
         await asyncio.gather(*working, return_exceptions=True)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._store is not None:
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await self._store.close()
-            except (LogError, TimeoutError) as error:
-                events.warning(log, "store.not_closed", error=error)
+        self._shared.sessions -= 1

@@ -20,8 +20,8 @@ class TierSettings:
     operation on a manifest, to which an offload adds `offload_s_per_mib` for each MiB. All times are in seconds.
 
     While an answer is awaited, the broker sends a heartbeat question every `heartbeat_s`, and replaces the process if no frame
-    has arrived from it during `silent_beats` heartbeats. Before the first answer it allows `starting_beats`: libraries may
-    still load.
+    has arrived from it during `silent_beats` heartbeats. Before the first answer it allows `starting_beats`, because libraries
+    may still be loading.
     """
 
     download_connections: int = 16

@@ -48,7 +48,9 @@ async def abort_uploads(context: TierContext, question: ask.AbortUploads) -> int
 
 async def put_snapshot(store: ObjectStore, question: ask_cluster.PutSnapshot) -> None:
     body = FileBody(question.path, 0, question.length, question.crc32c)
-    await snapshot_files.put_snapshot(store, question.cluster_id, question.incarnation, question.index, body)
+    await snapshot_files.put_snapshot(
+        store, question.cluster_id, question.incarnation, question.index, question.term, body
+    )
 
 
 async def find_snapshot(store: ObjectStore, question: ask_cluster.FindSnapshot) -> ask_cluster.FoundSnapshot:

@@ -21,14 +21,15 @@ from storage_tiers.cold.process.question import Deadline, Operation, Question
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.port import PART_BYTES, ObjectStore
 
-#: The most memory of one offload: four parts under way (the S3 store's PARTS_AT_ONCE), or a small object whole.
+#: The most bytes of one offload in memory: four parts in flight (the S3 store's PARTS_AT_ONCE). A smaller object counts with
+#: its own length.
 OFFLOAD_BYTES = 4 * PART_BYTES
 
 Answer = TypeVar("Answer")
 
 
 class OfPartition(Protocol):
-    """A question about one partition's manifest; it may have a `seen`."""
+    """A question about one partition's manifest. It may have a field `seen`, which describes the broker's last manifest."""
 
     @property
     def ids(self) -> Ids: ...
@@ -166,7 +167,7 @@ async def perform(context: TierContext, question: Question[Answer]) -> Answer:
             return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case Deadline.OFFLOAD:
             assert isinstance(question, ask.Extend | ask.ReplaceSegments)
-            async with context.offloads.hold(context.offloads.ticket(min(question.job.length, OFFLOAD_BYTES))):
+            async with context.offloads.hold(context.offload(min(question.job.length, OFFLOAD_BYTES))):
                 return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case _:
             answer: Answer = await row.run(context, question)

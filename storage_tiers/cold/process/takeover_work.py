@@ -50,7 +50,7 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
         )
         if not seen:
             break
-        # Its owner may have committed meanwhile.
+        # The partition's owner may have committed meanwhile.
         again = await context.reads.retry_until_deadline(f"manifest of {ids}", tier.load)
         if again is not None and again.manifest.end != (manifest.end if manifest is not None else 0):
             loaded = again
@@ -92,7 +92,7 @@ async def _highest_producer(context: TierContext, manifest: Manifest) -> int:
     newest = manifest.sidecar
     if newest is None or manifest.state is State.DELETED:
         return NO_PRODUCER_ID
-    position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
+    position, length = sidecar.span(newest.sections, sidecar.STATE)
 
     async def attempt() -> bytes:
         return (await (await context.store()).get(newest.key, position, length)).data
@@ -101,15 +101,15 @@ async def _highest_producer(context: TierContext, manifest: Manifest) -> int:
     part = sidecar.parse_part(
         data, position, newest.sections, base=0, end=manifest.end, length=0, crc=0, where=newest.key
     )
-    if not part.producer_snapshot:
+    if not part.producer_state:
         return NO_PRODUCER_ID
-    producers = ProducerStateManager.restore(part.producer_snapshot, now_ms=0).producers
+    producers = ProducerStateManager.restore(part.producer_state, now_ms=0).producers
     return max(producers, default=NO_PRODUCER_ID)
 
 
 def _reached_at(manifest: Manifest) -> int:
-    """The time (ms) of the commit that set `end`; 0 if `end` is 0. Not `committed_at`: the last commit may be a claim or
-    retention's."""
+    """The time (ms) of the commit that set `end`; 0 if `end` is 0. It may differ from `committed_at`, because the last commit
+    may be a claim or an expiry."""
     if manifest.end == 0:
         return 0
     segments = [*manifest.segments, *(item.segment for item in manifest.removed if item.segment is not None)]

@@ -5,13 +5,13 @@ served. Used bytes (known chunks, and removed chunks whose descriptor an answer 
 the limit. A chunk whose file is gone or was changed is a miss. The directory is emptied at every start, since its files are
 only copies.
 
-A chunk's bytes are verified before it gets its name, and never again: reading 4 MiB for each answer would cost more than
-sending them. Instead its file's identity is noted when the chunk is added: inode, size, and the times of the last change of
-contents and of the inode. No program can set the last of these, so one fstat before each answer detects a chunk that was
+A chunk's bytes are verified before its file gets its final name, and never again: reading 4 MiB for each answer would cost more
+than sending them. Instead its file's identity is noted when the chunk is added: inode, size, and the times of the last change
+of contents and of the inode. No program can set the last of these, so one fstat before each answer detects a chunk that was
 overwritten, truncated, replaced, removed or merely touched.
 
-Not promised: that a chunk stays; a caller that plans an answer from one acquires its file in the same turn of the loop. Also
-not promised: an intact answer if its chunk changes while it is sent; the client detects that by the batches' own checksums.
+A chunk may be evicted at any time: a caller that plans an answer from one acquires its file in the same turn of the loop. An
+answer whose chunk changes while it is sent is corrupt; the client detects that by the batches' own checksums.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from storage_tiers.types import SharedFile
 
 log = logging.getLogger(__name__)
 
-#: Descriptors of chunks that stay open between answers. Other chunks are opened again when they are read.
+#: The most chunks whose descriptors stay open between answers. Other chunks are opened again when they are read.
 MAX_OPEN_FILES = 256
-#: Open descriptors that are examined to find one to close.
+#: The most open descriptors that are examined to find one to close.
 MAX_LOOKED_AT = 8
-#: The most chunks. Those of small segments are small files, so bytes alone do not bound their number.
+#: The most chunks. Chunks of small segments are small files, so bytes alone do not bound their number.
 MAX_CHUNKS = 16_384
 #: The cache's share of its file system, unless its size is set.
 DISK_SHARE = 0.1
@@ -104,7 +104,7 @@ class ChunkCache:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes that the cache may hold now: less than its size after the disk was full."""
+        """Bytes that the cache may hold now: its configured size, or less after the disk was full."""
         return self._limit
 
     @property
@@ -120,8 +120,8 @@ class ChunkCache:
         return len(self._chunks)
 
     def get(self, key: ChunkKey) -> SharedFile | None:
-        """The chunk's open file, now the most recently used; None is a miss. The caller acquires it before it awaits.
-        TierUnavailable if no descriptor is free for it: it is still there."""
+        """The chunk's open file, now the most recently used; None is a miss. The caller must acquire the file before its next
+        `await`. TierUnavailable if no descriptor is free; the chunk stays in the cache."""
         chunk = self._chunks.get(key)
         if chunk is None:
             return None
@@ -158,7 +158,7 @@ class ChunkCache:
         self.reserved_bytes -= size
 
     def add(self, key: ChunkKey, path: str, size: int, *, unread: bool) -> None:
-        """Adds a chunk that the tier process has finished; the caller has ended its reservation. `unread`: it was read
+        """Adds a chunk that the tier process has finished; the caller has ended its reservation. `unread`: the chunk was read
         ahead."""
         known = self._chunks.get(key)
         if known is not None:
@@ -188,7 +188,7 @@ class ChunkCache:
             self._forget(key)
 
     def _lose(self, key: ChunkKey, reason: str) -> None:
-        """Forgets a chunk whose file was changed or removed by something else; the next reader fetches it again."""
+        """Forgets a chunk whose file another program has changed or removed; the next reader fetches it again."""
         events.provoked(log, "cache.chunk_lost", by="", path=self._chunks[key].path, reason=reason)
         self._forget(key)
 
@@ -197,7 +197,8 @@ class ChunkCache:
         _unlink(path)
 
     def remove_strays(self) -> None:
-        """Removes every file that is not a known chunk: at the start, and files that an ended tier process did not announce."""
+        """Removes every file that is not a known chunk: all files at the start, later the files that an ended tier process did
+        not announce."""
         known = {os.path.basename(chunk.path) for chunk in self._chunks.values()}
         try:
             os.makedirs(self.directory, exist_ok=True)
@@ -248,7 +249,7 @@ class ChunkCache:
     def _opened(self, key: ChunkKey, chunk: _CachedChunk) -> SharedFile:
         chunk.file = SharedFile.open(chunk.path)
         self._open[key] = chunk.file
-        chunk.file.acquire()  # it is not idle
+        chunk.file.acquire()  # so that `_close_idle` keeps it open
         while len(self._open) > MAX_OPEN_FILES and self._close_idle():
             pass
         chunk.file.release()
@@ -256,8 +257,8 @@ class ChunkCache:
 
     def _close_idle(self) -> bool:
         """Closes an idle file; False if there is none among the least recently used. A file that an answer holds stays open,
-        because its space must continue to count as used. It moves to the most recently used ones, so that the files of a large
-        answer are not all examined again for each call."""
+        because its space must continue to count as used. Such a file becomes the most recently used one, so that the next calls
+        examine other files first."""
         for known in tuple(islice(self._open, MAX_LOOKED_AT)):
             if self._open[known].users == 1:
                 self._chunks[known].file = None

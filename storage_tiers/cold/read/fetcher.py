@@ -6,7 +6,7 @@ every waiter leaves. Failures go to current waiters and are not cached, with one
 not requested again within a second (`recently_corrupt.py`). Read-ahead never fills more than half of the cache with unread
 chunks.
 
-Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
+A downloaded chunk may be evicted before its waiter runs; the reader then misses it again and retries.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
 
-#: The bound on parsed sidecars in memory, as estimated by `_cost`: room for those of about 60 segments of 1 GiB, or 600 of 100
-#: MB.
+#: The bound on parsed sidecars in memory, as estimated by `_cost`: room for the sidecars of about 60 segments of 1 GiB, or of
+#: 600 segments of 100 MB.
 MAX_SIDECAR_BYTES = 16 << 20
 #: Bytes in memory of an empty parsed sidecar, of one index row, of one checksum, and of one aborted transaction (a tuple and
 #: its numbers).
@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 
 class PendingFetch:
-    """A download under way. `urgent`: a reader waits for it. `question` is None for a kind of download that is never started by
-    read-ahead."""
+    """A download under way. `urgent`: a reader waits for it. `question` is None for a kind of download that read-ahead never
+    starts."""
 
     __slots__ = ("question", "task", "urgent")
 
@@ -87,7 +87,7 @@ class Hydrator:
 
     @property
     def in_flight(self) -> int:
-        """The number of chunks and sidecars being downloaded, for waiting readers or ahead."""
+        """The number of chunks and sidecars being downloaded, for waiting readers or as read-ahead."""
         return sum(flight.question is not None for flight in self._flights.values())
 
     # --- in memory ----------------------------------------------------------------------------------------------------
@@ -107,11 +107,13 @@ class Hydrator:
 
     # --- downloads ----------------------------------------------------------------------------------------------------
     async def bring_front(self, segment: RemoteSegment) -> None:
-        """Returns once `front` has it; it may be evicted later. Raises the LogError that the tier process answered."""
+        """Returns when `front` has the sidecar, which may be evicted later. Raises the LogError that the tier process
+        answered."""
         await self._join(self._front_flight(segment, urgent=True))
 
     async def bring_chunks(self, segment: RemoteSegment, indexes: range) -> None:
-        """Returns once `chunk` has them all; they may be evicted later. The caller has the segment's front in memory."""
+        """Returns when `chunk` has all these chunks, which may be evicted later. The caller has the segment's front in
+        memory."""
         flights = [self._chunk_flight(segment, index, urgent=True) for index in indexes]
         for flight in flights:
             if flight is not None:
@@ -120,14 +122,14 @@ class Hydrator:
     async def newest_state(self, newest: NewestSidecar, end: int) -> Sidecar:
         """The epochs and producers at exactly `end`, from the manifest's newest sidecar. The returned sidecar has no other
         parts."""
-        position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
+        position, length = sidecar.span(newest.sections, sidecar.STATE)
         if length == 0:
             raise TierCorrupt(f"{newest.key} holds neither epochs nor producers; run `tidelog fsck`")
         data = await self.once((newest.key, position), lambda: self._fetch(FetchObject(newest.key, position, length)))
         return sidecar.parse_part(data, position, newest.sections, base=0, end=end, length=0, crc=0, where=newest.key)
 
     async def page_segments(self, question: PageSegments) -> tuple[RemoteSegment, ...]:
-        """Some segments of a page, in order; the tier process reads and keeps the page."""
+        """Some segments of a page, in order. The tier process reads and caches the page."""
         return await self.once(question, lambda: self._client.ask(question))
 
     async def once(self, name: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -167,7 +169,7 @@ class Hydrator:
     def _download_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it retrieved: waiters have it, and there may be none
+            task.exception()  # marks the exception as retrieved, because there may be no waiter
 
     # --- coalescing ---------------------------------------------------------------------------------------------------
     async def _join(self, flight: PendingFetch) -> None:
@@ -250,7 +252,7 @@ class Hydrator:
         if question.urgent:
             self.pace.delay(question.length, self._clock.monotonic(), urgent=True)
             return
-        # One at a time, so that the current rate paces each.
+        # Chunks read ahead wait one after another, so that the rate of that moment applies to each.
         async with self._pacing:
             held_s = self.pace.delay(question.length, self._clock.monotonic(), urgent=False)
             if held_s > 0:

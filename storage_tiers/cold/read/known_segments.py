@@ -1,4 +1,4 @@
-"""The remote segments that a broker has in memory: manifests of partitions, and runs of neighbours from their pages.
+"""The remote segments that a broker has in memory: manifests of partitions, and runs of neighbouring segments from pages.
 
 A partition without cold reads has nothing here. Manifests come from the copies saved beside the local segments
 (`reader.Load`), segments in pages from the tier process.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 
-#: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 segments.
+#: The most bytes of manifests and runs in memory: 160 full manifests, or 580 manifests of 24 segments.
 MAX_KNOWN_BYTES = 32 << 20
 #: The most runs of neighbours kept for each partition: one for each reader at an offset of its own.
 MAX_RUNS = 16
@@ -41,7 +41,7 @@ class _Known:
 
 
 class KnownSegments:
-    """`loads` counts the manifests that had to be loaded, `bytes` is the estimated size of what is held."""
+    """`loads` counts the manifests that had to be loaded, `bytes` is the estimated size of everything in memory."""
 
     def __init__(self, limit_bytes: int = MAX_KNOWN_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -50,7 +50,7 @@ class KnownSegments:
         self.loads = 0
 
     def __len__(self) -> int:
-        """Partitions that have something in memory."""
+        """The number of partitions that have something in memory."""
         return len(self._known)
 
     def manifest(self, ids: Ids) -> Manifest | None:
@@ -84,7 +84,8 @@ class KnownSegments:
         return ()
 
     def keep_run(self, ids: Ids, page_key: str, offset: int, segments: tuple[RemoteSegment, ...]) -> None:
-        """Keeps `segments`: all of the page that hold an offset from `offset` up to the end of the last one."""
+        """Keeps `segments`, which must be consecutive segments of the page, beginning with the first that ends above
+        `offset`."""
         known = self._of(ids)
         known.runs[page_key, offset] = _Run(offset, segments[-1].end, segments)
         if len(known.runs) > MAX_RUNS:
@@ -121,5 +122,5 @@ def cost(manifest: Manifest) -> int:
 
 
 def segment_of(segments: tuple[RemoteSegment, ...], offset: int) -> RemoteSegment:
-    """The one of these neighbours that holds `offset`; the caller knows that one does."""
+    """The segment among these neighbours that holds `offset`; the caller knows that one does."""
     return segments[bisect.bisect_right(segments, offset, key=lambda segment: segment.end)]

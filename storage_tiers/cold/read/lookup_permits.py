@@ -1,11 +1,11 @@
 """Bounds how many cold offsets a broker looks up at a time, over all partitions.
 
 Each lookup is a task, and tasks that wait for the same download wake together. Fetches of many partitions could start ten
-thousand of them, which would block the event loop for half a second, again and again.
+thousand of them, which would block the event loop for half a second each time.
 
 Invariants: at most `limit` permits are taken. Every future that `take` returned ends, without an error, once half of the
-permits are free. Not promised: that a permit is still free when the woken caller asks. There is no queue: a caller that stops
-waiting leaves nothing behind.
+permits are free. The permits may be taken again before a woken caller asks. There is no queue: a caller that stops waiting
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LookupPermits:
         self.taken = 0
 
     def take(self) -> asyncio.Future[None] | None:
-        """None: the caller has a permit until `give_back`. Otherwise a future, and the caller tries again when it is done.
-        All waiting callers share it: await it shielded."""
+        """Takes a permit, which the caller has until `give_back`, and returns None. If no permit is free, returns a future; the
+        caller tries again when the future is done. All waiting callers share it: await it shielded."""
         if self.taken < self._limit:
             self.taken += 1
             return None

@@ -1,13 +1,13 @@
-"""The rate at which chunks are fetched while clients produce: cold reads yield where processor time is short. Pure.
+"""The rate at which chunks are fetched while clients produce: cold reads yield when processor time is short. Pure.
 
 A backfill uses all the capacity it can get. On a small machine its downloads keep every processor busy, and each record
 produced meanwhile waits for a time slice, in the broker and in the client. The symptom is the share of time in which the event
-loop was ready to run and did not. The rate of fetches falls step by step while that share is above `most_waiting`, and rises
-again below. With spare processor time nothing is slowed for long.
+loop was ready to run but did not run. The rate of fetches falls step by step while that share is above `most_waiting`, and
+rises again while it is not. With spare processor time nothing is slowed for long.
 
 Invariants: fetches are delayed only if records were appended within the last QUIET_S, and the rate never falls below
-LEAST_RATE. A fetch with a waiting reader is not delayed, but counts against the rate, so that read-ahead makes up for it. Not
-promised: any latency; that chunks already in the cache are sent more slowly.
+LEAST_RATE. A fetch with a waiting reader is not delayed, but counts against the rate, so that read-ahead makes up for it. The
+latency of producers is not bounded, and chunks already in the cache are sent at full speed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 #: Seconds between measurements of the event loop.
 PERIOD_S = 0.1
-#: Seconds without an append after which fetches are not slowed, and without a fetch after which the rate is unknown.
+#: Fetches are not slowed after this many seconds without an append, and the rate is unknown after this many seconds without a
+#: fetch.
 QUIET_S = 1.0
-#: Bytes a second: the initial rate, and the lowest, at which a lagging consumer can still catch up.
+#: Bytes per second: the lowest initial rate, and the lowest rate, at which a lagging consumer can still catch up.
 FIRST_RATE = 64 << 20
 LEAST_RATE = 32 << 20
-#: Factors of a step: up until the rate is too high for the first time, up after that, and down.
+#: The factors by which one step changes the rate: a rise before the rate was ever too high, a later rise, and a fall.
 RISE_AT_FIRST, RISE, FALL = 1.25, 1.05, 0.9
 #: A rate that is not used up grows to at most this many times the achieved one.
 MOST_UNUSED = 2.0
@@ -31,7 +32,7 @@ MOST_OWED_S = 1.0
 
 class Pace:
     """`appended` counts appends so far. `waited_s` is the total of seconds that the event loop has waited for a processor.
-    `most_waiting` is the share of time, 0 to 1, that it may wait; 1 never slows fetches."""
+    `most_waiting` is the share of time, 0 to 1, that the event loop may wait; 1 never slows fetches."""
 
     def __init__(
         self, appended: Callable[[], int], waited_s: Callable[[], float], most_waiting: Callable[[], float]
@@ -45,12 +46,12 @@ class Pace:
         self._fetched = 0
         self._rising_at_first = True
         self._next = float("-inf")
-        #: Bytes a second; None while nothing is delayed.
+        #: Bytes per second; None while nothing is delayed.
         self.rate: float | None = None
 
     def delay(self, size: int, now: float, *, urgent: bool) -> float:
-        """Seconds to wait before `size` bytes are fetched, which count as fetched from then on. Callers take turns: each
-        waits that long before the next one calls. `urgent` fetches get 0 and call at any time."""
+        """Seconds to wait before `size` bytes are fetched. The bytes count as fetched from this call on. Callers take turns:
+        each waits that long before the next one calls. `urgent` fetches get 0 and call at any time."""
         if now - self._looked_at >= PERIOD_S:
             self._adjust(now)
         self._fetched += size

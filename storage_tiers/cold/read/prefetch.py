@@ -4,7 +4,7 @@ A *stream* stands for a reader, and is positioned on one chunk. An access to the
 its window. An access anywhere else starts another stream without a window. So many readers of one partition do not disturb
 each other, and a random read costs one chunk.
 
-Not promised: telling two readers on one chunk apart; they share a window until the first moves on.
+Two readers on one chunk share a window until the first moves on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReadAhead(Generic[Chunk]):
         self._streams: OrderedDict[Chunk, int] = OrderedDict()
 
     def accessed(self, chunk: Chunk, before: Chunk | None) -> int | None:
-        """The window in bytes from `chunk` on if a stream moved there from `before`, else None: nothing new to fetch."""
+        """The window in bytes from `chunk` on if a stream moved there from `before`; None if there is nothing new to fetch."""
         if chunk in self._streams:
             self._streams.move_to_end(chunk)
             return None

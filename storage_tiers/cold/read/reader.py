@@ -1,15 +1,15 @@
 """Reads of one partition's remote segments: answered at once from the chunk cache, or reported as a miss.
 
 `read` never waits. It queries the view once. If something that the answer needs is not in memory or in the cache, it returns a
-`ColdMiss`. The miss starts the downloads, which finish even if no reader waits any longer; its waiter ends when a retry can
-succeed.
+`ColdMiss`. The miss starts the downloads, which finish even if no reader waits any longer. The miss's waiter ends when a retry
+can succeed.
 
-Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
-next batch. Its bytes are verified. It stays inside one segment, which holds whole batches. Offsets below log start are never
-looked up. An answer may end inside a batch, but never inside its first.
+Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the next
+batch. The bytes of an answer are verified. An answer stays inside one segment, which holds whole batches. Offsets below log
+start are never looked up. An answer may end inside a batch, but never inside its first batch.
 
-Not promised: that the manifest is the newest. If an object is gone, `reload` makes the newest manifest current for the next
-`read`; if the segment is gone from that one too, the read raises OffsetOutOfRange.
+The manifest may not be the newest. If an object that it names is gone, the miss makes the newest manifest current (`reload`).
+`read` raises OffsetOutOfRange if that manifest's log start is above the offset.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Reload = Callable[[Ids], Awaitable[Manifest]]
 
 #: Seconds that a downloaded batch is kept for the reader that waited for it, before it may be evicted.
 HOLD_S = 1.0
-#: Chunks that one step of a reader may read ahead: a window over tiny segments spans many objects.
+#: The most chunks that one step of a reader reads ahead: a window over tiny segments spans many objects.
 MAX_CHUNKS_AHEAD = 32
-#: Restarts of a lookup whose manifest turned out to be outdated.
+#: The most restarts of a lookup whose manifest proves to be outdated.
 MAX_RELOADS = 3
 
 
@@ -125,13 +125,13 @@ class ColdReader:
         self, manifest: Manifest, timestamp: int, *, log_start: int
     ) -> TimestampOffset | None:
         """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if the tier has
-        none. TierUnavailable, TierCorrupt."""
+        none. Raises TierUnavailable or TierCorrupt."""
         return await self._current(
             manifest, lambda newest: timestamp_lookup.first_at_or_after(self._view, newest, timestamp, log_start)
         )
 
     async def max_timestamp(self, manifest: Manifest, *, log_start: int) -> TimestampOffset | None:
-        """The record of the largest timestamp from log start on, the first of them by offset; None if there is none."""
+        """The record with the largest timestamp from log start on, the first one if several have it; None if there is none."""
         return await self._current(
             manifest, lambda newest: timestamp_lookup.with_max_timestamp(self._view, newest, log_start)
         )
@@ -149,7 +149,7 @@ class ColdReader:
         return epochs[after - 1].epoch, epochs[after].start_offset if after < len(epochs) else manifest.end
 
     async def epoch_at(self, manifest: Manifest, offset: int) -> int:
-        """The leader epoch that wrote `offset`; -1 if the tier's history does not reach it."""
+        """The leader epoch under which `offset` was written; -1 if the tier's history does not reach `offset`."""
         if manifest.sidecar is None or offset >= manifest.end:
             return NO_EPOCH
         epochs = (await self.newest_state(manifest)).epochs
@@ -163,7 +163,7 @@ class ColdReader:
         return await self._hydrator.newest_state(manifest.sidecar, manifest.end)
 
     async def _current(self, manifest: Manifest, look_up: Callable[[Manifest], Awaitable[T]]) -> T:
-        """Runs a lookup on this manifest, then on the newest one if an object that this one names is gone."""
+        """Runs a lookup on `manifest`, and on the newest manifest if an object that `manifest` names is gone."""
         for _ in range(MAX_RELOADS):
             try:
                 return await look_up(manifest)
@@ -210,7 +210,8 @@ class ColdReader:
                     waiter.set_exception(failure)
 
     async def _bring(self, manifest: Manifest, offset: int, log_start: int) -> None:
-        """Downloads the first batch's chunks and holds them until they are read: the waiting reader runs only after this."""
+        """Downloads the first batch's chunks and holds them until they are read, for at most HOLD_S seconds: the waiting reader
+        runs only after this task, and the chunks could be evicted before."""
         files = await self._view.complete(lambda: self._view.first_batch(manifest, offset, log_start))
         self._release(offset)
         self._held[offset] = [file.acquire() for file in files]
@@ -233,8 +234,8 @@ class ColdReader:
     def _chunks_after(
         self, manifest: Manifest, segment: RemoteSegment, index: int
     ) -> Iterator[tuple[RemoteSegment, int]]:
-        """Following chunks, as far as their segments are in memory. A segment in a page not yet read is fetched for the next
-        call."""
+        """The chunks that follow, as far as their segments are in memory. A segment in a page not yet read is fetched for the
+        next call."""
         following: RemoteSegment | None = segment
         start = index + 1
         while following is not None:
@@ -258,7 +259,7 @@ async def _nothing() -> None:
 
 def _retrieve_error(waiter: asyncio.Future[None]) -> None:
     if not waiter.cancelled():
-        waiter.exception()  # marks it retrieved: there may be no waiter left
+        waiter.exception()  # marks the exception as retrieved, because there may be no waiter left
 
 
 def _chunk_id(segment: RemoteSegment, index: int) -> _ChunkId:

@@ -1,8 +1,8 @@
 """Objects that failed their checksum twice in a row: readers that retry get the same error for a while without another GET.
 
 A client repeats a fetch as fast as it is refused, and each time the node would download a chunk of several mebibytes only to
-drop it. The first failure costs nothing: bytes may have been damaged in transit, and the next download repairs that. The pause
-is short, because an operator may put the object back at any moment.
+drop it. The first failure causes no pause: bytes may have been damaged in transit, and the next download repairs that. The
+pause is short, because an operator may put the object back at any moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST = 1000
 
 
 class _Failure(NamedTuple):
-    """`until` is in the clock's monotonic seconds; `is_repeated` once it has failed twice in a row."""
+    """`until` is in the clock's monotonic seconds; `is_repeated` means at least two failures in a row."""
 
     text: str
     until: float

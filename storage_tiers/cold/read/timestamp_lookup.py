@@ -1,10 +1,11 @@
 """Lookups by time in a partition's remote segments, without a scan: metadata finds the segment and the interval, and one
-interval is decoded. Timestamps need not rise with offsets: manifest and sidecar record the maximum so far.
+interval is decoded. Timestamps need not rise with offsets: the manifest records the maximum of each segment, the sidecar the
+maximum so far at each interval.
 
 Invariant: no record below log start is returned. Where log start cuts a remote segment, the rest of that segment may be walked
 batch by batch, since its maximum includes records below log start.
 
-Not promised: bounded time; each step waits for the downloads it needs.
+A lookup has no time bound: each step waits for the downloads it needs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Answers questions about one partition's remote segments from memory and the chunk cache, without waiting. If a piece is
 missing, it raises `Missing`, which can download that piece.
 
-`answer` makes a whole read in one pass: from an offset to the segment, its sidecar, the interval, the batch by that interval's
-batch headers, and the chunks. Every method either answers in this turn of the loop or raises `Missing`. So a read is plain
-code, written once, and is retried as each missing piece arrives (`complete`).
+`answer` makes a whole read in one pass: it finds the offset's segment, the sidecar, the interval, the batch among the
+interval's batch headers, and the chunks. Every method that is not async either answers in this turn of the loop or raises
+`Missing`. So a read is plain code, written once, and is retried as each missing piece arrives (`complete`).
 
 Invariant: bytes come from verified chunks only.
 """
@@ -33,15 +33,16 @@ T = TypeVar("T")
 
 #: Bytes that one step searches for a batch.
 WALK_BYTES = 128 << 10
-#: Pieces that one attempt may lack, one after another: a page, a sidecar, chunks of a batch.
+#: The most attempts of a read that holds its chunks. Each attempt may lack another piece: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
-#: After this many steps, arriving chunks probably evict those that the answer needs: from then on downloaded chunks are held.
+#: After this many attempts, arriving chunks probably evict those that the answer needs: from then on downloaded chunks are
+#: held.
 STEPS_WITHOUT_HOLDING = 12
 
 
 class Missing(Exception):
-    """Says that an answer lacks something. `bring` downloads it, or raises LogError; `held` then returns its chunks, not yet
-    acquired. Never leaves this package."""
+    """An answer lacks a piece. `bring` downloads the piece, or raises LogError; `held` then returns its chunks, not yet
+    acquired. This package catches it."""
 
     def __init__(self, bring: Callable[[], Awaitable[None]], held: Callable[[], Sequence[SharedFile]] = tuple) -> None:
         super().__init__()
@@ -51,8 +52,8 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ColdSlices:
-    """Bytes to send; the caller releases every slice's file. `aborted` are the aborted transactions that overlap offsets up to
-    `next_offset`, which no batch in the slices reaches.
+    """Bytes to send; the caller releases every slice's file. `next_offset` is above every offset in the slices. `aborted` are
+    the aborted transactions that overlap the offsets from the requested one up to `next_offset`.
 
     Without slices, no batch lies between the offset and `next_offset`, the manifest's end. Continue there.
     """
@@ -76,7 +77,7 @@ class Located(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`slices` come from these chunks of `segment`, which is None where the tier has no batch from the offset on."""
+    """`slices` come from these `chunks` of `segment`. `segment` is None if the tier has no batch from the offset on."""
 
     slices: ColdSlices
     segment: RemoteSegment | None
@@ -94,8 +95,8 @@ class ColdView:
 
     # --- answers ------------------------------------------------------------------------------------------------------
     def answer(self, manifest: Manifest, offset: int, max_bytes: int, log_start: int) -> Answer:
-        """At most `max_bytes` from the batch that holds `offset`, or the next one, but at least that batch. OffsetOutOfRange
-        below log start."""
+        """At most `max_bytes` from the batch that holds `offset` on, or from the next batch on, but at least one whole batch.
+        OffsetOutOfRange below log start."""
         located = self._locate(manifest, offset, log_start)
         if located is None:
             return Answer(ColdSlices((), manifest.end), None, range(0))
@@ -127,8 +128,8 @@ class ColdView:
         return None
 
     def _find_batch(self, segment: RemoteSegment, front: Sidecar, offset: int) -> tuple[int, int] | None:
-        """(position, size) of a remote segment's first batch that ends at or after `offset`; None if the rest of it is a
-        hole."""
+        """(position, size) of a remote segment's first batch that ends at or after `offset`; None if no further batch follows
+        in it."""
         _, at = front.floor_position(offset)
         until = front.end_position(offset)
         while at < segment.length:
@@ -160,7 +161,8 @@ class ColdView:
         return ColdSlices(_cut(files, position, limit), end_offset, front.aborted_between(offset, end_offset))
 
     async def complete(self, attempt: Callable[[], T]) -> T:
-        """Retries until nothing is missing. Raises what a download raised, or TierUnavailable after MAX_STEPS.
+        """Retries until nothing is missing. Raises the error of a failed download, or TierUnavailable after
+        STEPS_WITHOUT_HOLDING + MAX_STEPS attempts.
 
         If the cache is too small for all readers, one reader at a time holds its downloaded chunks while it waits for the rest.
         So one reader always makes progress, and no two wait for each other.
@@ -190,7 +192,7 @@ class ColdView:
         raise Missing(lambda: self._bring_run(page, offset))
 
     async def page_segments(self, page: PageRef, start: int, timestamp: int | None = None) -> tuple[RemoteSegment, ...]:
-        """Some neighbours in a page, from the first that ends after `start` and reaches `timestamp` (ms) on."""
+        """Some neighbours in a page, beginning with the first that ends after `start` and reaches `timestamp` (ms)."""
         return await self._hydrator.page_segments(PageSegments(self.ids, page, start, timestamp))
 
     async def _bring_run(self, page: PageRef, offset: int) -> None:
@@ -251,7 +253,8 @@ class ColdView:
 
 
 async def _complete_holding(attempt: Callable[[], T]) -> T:
-    """`ColdView.complete` for the one reader that holds the chunks that it has downloaded until nothing is missing."""
+    """Retries as `ColdView.complete` does, but holds the downloaded chunks until nothing is missing. One reader at a time may
+    do so."""
     held: list[SharedFile] = []
     try:
         for _ in range(MAX_STEPS):
@@ -287,7 +290,7 @@ def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice,
 
 
 async def _warm(file: SharedFile, position: int, length: int) -> None:
-    file.acquire()  # only now: a `Missing` may be dropped without this call
+    file.acquire()  # acquired only here, because a `Missing` may be dropped without this call
     try:
         data = await asyncio.to_thread(os.pread, file.fd, length, position)
     except OSError as error:

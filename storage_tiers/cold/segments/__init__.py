@@ -1,1 +1,2 @@
-"""Segments of a log as objects: building sidecars, offloading, verifying, repairing, and deleting what no manifest names."""
+"""Segments of a log as objects: building sidecars, offloading, verifying, repairing, and deleting objects that no manifest
+names."""

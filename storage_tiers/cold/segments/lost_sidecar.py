@@ -4,9 +4,9 @@ The index and the checks follow from the segment alone; `sidecar_builder` makes 
 sidecars and the segment's own batches. The list of aborted transactions is used only if it has the length and CRC-32C that
 the manifest records for the section: a wrong list would show aborted records as committed.
 
-Not promised: that the producers are the same as before. They are those at the end of the previous segment, continued by this
-segment's batches, or without a previous segment only those that wrote in this one. They may include an expired
-producer.
+The recovered producers may differ from the lost ones. They are the producers at the end of the previous segment, updated by
+this segment's batches. Without the previous segment's sidecar they are only the producers that wrote in this segment. An
+expired producer may be among them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SegmentState:
 
     epochs: tuple[EpochEntry, ...]
     aborted: tuple[AbortedTransaction, ...]
-    producer_snapshot: bytes
+    producer_state: bytes
 
 
 @contextlib.contextmanager
@@ -65,9 +65,9 @@ async def download(store: ObjectStore, segment: RemoteSegment, path: Path) -> No
 
 
 async def stored_state(store: ObjectStore, segment: RemoteSegment) -> SegmentState:
-    """The state in the segment's sidecar. TierObjectMissing, TierCorrupt."""
+    """The state in the segment's sidecar. Raises TierObjectMissing or TierCorrupt."""
     held = sidecar.parse((await store.get(segment.sidecar_key)).data, segment.sidecar_key)
-    return SegmentState(tuple(held.epochs), tuple(held.aborted), held.producer_snapshot)
+    return SegmentState(tuple(held.epochs), tuple(held.aborted), held.producer_state)
 
 
 async def found_again(
@@ -107,20 +107,20 @@ def _found_again(
         history = histories[0]  # the lost history may have been cut at a log start
     if history is None or not _is_section(segment, sidecar.ABORTED, aborted_rows(aborted)):
         return None
-    return SegmentState(history, tuple(aborted), state.snapshot())
+    return SegmentState(history, tuple(aborted), state.state())
 
 
 def _producers_of(before: Sidecar | None) -> ProducerStateManager:
     if before is None:
         return ProducerStateManager()
     try:
-        return ProducerStateManager.restore(before.producer_snapshot, now_ms=0)
+        return ProducerStateManager.restore(before.producer_state, now_ms=0)
     except CorruptRecord:
         return ProducerStateManager()
 
 
 def _replayed(path: Path, state: ProducerStateManager, epochs: LeaderEpochs) -> Iterator[AbortedTransaction]:
-    """The aborted transactions that ended in the segment. Its batches continue `state` and `epochs`."""
+    """The aborted transactions that ended in the segment. Updates `state` and `epochs` by the segment's batches."""
     with path.open("rb") as file:
         for chunk in read_batches(file.fileno(), 0, os.fstat(file.fileno()).st_size):
             _assign_new(epochs, chunk.batches)

@@ -4,7 +4,7 @@ Invariants: an object is written once, under a fresh uuid. It counts as offloade
 those of the local bytes; where the store reports no CRC-32C, the object is read back. A segment below the multipart
 threshold takes two PUTs.
 
-Not promised: that a manifest ever references the objects. The sweeper deletes orphans.
+A manifest may never reference the objects; the sweeper deletes such orphans.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from storage_tiers.cold.segments import sidecar_builder
 from storage_tiers.cold.segments.sidecar_builder import SidecarBytes
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.errors import InvalidRequest, StorageError, TierObjectMissing, TierUnavailable
+from storage_tiers.hot.snapshots import read_state
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
@@ -33,8 +34,9 @@ class ExtendJob:
     is at most min(high watermark, last stable offset).
 
     `epochs` is the leader-epoch history up to `end`. `producer_snapshot` is the path of Kafka's producer snapshot at exactly
-    `end`; a file, because the number of producers has no bound. `aborted` holds every aborted transaction that overlaps the
-    segment; with `aborted_path` they lie in that file instead (`write_aborted`), because their number has no bound either.
+    `end`. It is a file, because the number of producers has no bound. The producers' earlier batches follow in the same file,
+    or are in the file `producer_batches`, which may be missing. `aborted` holds every aborted transaction that overlaps the
+    segment. If `aborted_path` is set, that file holds them instead (`write_aborted`), because their number has no bound either.
     `last_record_epoch` is the leader epoch of the last batch. `log_start` is the partition's; the manifest records
     min(`log_start`, `end`).
     """
@@ -51,6 +53,7 @@ class ExtendJob:
     aborted: tuple[AbortedTransaction, ...] = ()
     log_start: int = 0
     aborted_path: str = ""
+    producer_batches: str = ""
 
 
 _ABORTED_ROW = struct.Struct(">qqqq")
@@ -71,7 +74,7 @@ def _read_aborted(path: str) -> Iterator[AbortedTransaction]:
 
 
 class RunBlocking(Protocol):
-    """Runs a function that reads files or needs much processor time, off the event loop."""
+    """Runs, off the event loop, a function that reads files or needs much processor time."""
 
     def __call__(self, function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]: ...
 
@@ -93,8 +96,7 @@ class Offloaded:
 
 def _built(job: ExtendJob) -> SidecarBytes:
     try:
-        with open(job.producer_snapshot, "rb") as file:
-            snapshot = file.read()
+        producers = read_state(job.producer_snapshot, job.producer_batches)
         aborted = list(_read_aborted(job.aborted_path)) if job.aborted_path else job.aborted
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -106,7 +108,7 @@ def _built(job: ExtendJob) -> SidecarBytes:
         end=job.end,
         aborted=aborted,
         epochs=job.epochs,
-        producer_snapshot=snapshot,
+        producer_state=producers,
     )
 
 
@@ -131,8 +133,8 @@ class Offloader:
         return built
 
     async def offload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Offloaded:
-        """Stores segment and sidecar under a fresh uuid. The caller has read `manifest` before. TierUnavailable if the store
-        reports other bytes than were sent."""
+        """Stores segment and sidecar under a fresh uuid. The caller must have read `manifest` before this call. TierUnavailable
+        if the store reports other bytes than were sent."""
         uuid = self._rng.token(16).hex()
         segment = RemoteSegment(
             base=job.base,
@@ -151,7 +153,7 @@ class Offloader:
         )
         offloaded = Offloaded(segment, len(built.data), crc32c(built.data), manifest.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
-        # The smaller object first: a store that refuses writes costs little traffic.
+        # The smaller object goes first, so that a store that refuses writes costs little traffic.
         await self._put(segment.sidecar_key, built.data, offloaded.sidecar_length, offloaded.sidecar_crc32c)
         await self._put(segment.key, body, segment.length, segment.crc32c)
         return offloaded

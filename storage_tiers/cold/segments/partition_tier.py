@@ -5,8 +5,8 @@ failed reads the manifest and verifies its objects again before it commits on th
 after a commit has tombstoned it, so either the swap fails or the verification finds the object missing. A key in `removed` or
 `tombstoned` is never referenced again: the segment is offloaded under a new uuid.
 
-Not promised: that `extend` adds the caller's segment. If the manifest's end has moved, the manifest shows where the next
-extension must begin. `storage_tiers.cold.segments.sweeper` deletes objects that no manifest names.
+`extend` may not add the caller's segment. If the manifest's end has moved, the returned manifest shows where the next extension
+must begin. `storage_tiers.cold.segments.sweeper` deletes objects that no manifest names.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartitionTier:
         return self._loop.manifest
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """Refuses, from now on, every manifest that does not contain this one. A deletion of the partition ignores it."""
+        """Refuses, from now on, every manifest that does not contain this one. Only `delete_partition` accepts any manifest."""
         self._loop.expect(seen)
 
     async def load(self) -> LoadedManifest | None:
@@ -78,8 +78,8 @@ class PartitionTier:
         return await self._loop.look(question)
 
     async def extend(self, job: ExtendJob) -> Manifest:
-        """Offloads a segment and appends it to the manifest. Returns the newest manifest. If that did not end where `job`
-        begins, the segment is not added, and the caller sends another job."""
+        """Offloads a segment and appends it to the manifest. Returns the newest manifest. If the manifest found does not end
+        where `job` begins, the segment is not added, and the caller sends another job."""
         manifest = await self._loop.current()
         if not self._continues(manifest, job):
             loaded = await self._loop.load()
@@ -124,7 +124,7 @@ class PartitionTier:
         transition: Callable[[Manifest, RemoteSegment, Author], ManifestChange | Manifest | None],
     ) -> Manifest:
         """Stores the objects of `job`, then commits `transition` with their segment on the newest manifest, as long as
-        `continues` accepts it."""
+        `continues` accepts that manifest."""
         built = await self._offloader.build(job)
         offloaded = await self._offloader.offload(job, built, manifest)
 
@@ -190,8 +190,8 @@ class PartitionTier:
         return await self._loop.commit(lambda manifest, by: transitions.unpin(manifest, name, by))
 
     async def delete_partition(self) -> Manifest:
-        """Makes the terminal commit, whatever was seen before, and creates the manifest if there is none. No effect if the
-        partition is deleted already."""
+        """Commits the state `deleted`, which is final, whatever manifest was seen before. Creates the manifest if there is
+        none. No effect if the partition is deleted already."""
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
             return None if manifest.state is State.DELETED else transitions.delete(manifest, by)
@@ -211,8 +211,8 @@ class PartitionTier:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """Plans a manifest that contains everything seen before, and verifies every object of it. `apply` commits it under a
-        new line and returns it. `accepted` are the offsets to give up."""
+        """Plans a manifest that contains everything seen before, and verifies every object that it names. `apply` commits the
+        manifest under a new line and returns it. `accepted` are the offsets to give up."""
         return await self._repairer.repair(local, apply=apply, accepted=accepted)
 
     def _continues(self, manifest: Manifest, job: ExtendJob) -> bool:

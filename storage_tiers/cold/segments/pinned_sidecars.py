@@ -1,11 +1,12 @@
 """Rewrites lost sidecars of pinned segments under their own keys.
 
-A pin keeps the state of an earlier commit, in which a copy cannot replace a segment. So `lost_sidecar` recovers the sidecar's
-content, which is written only if every section has the length and CRC-32C that the manifest names.
+A repair replaces a live segment that lacks its sidecar by a copy under new keys. A pin keeps the state of an earlier commit,
+whose keys cannot change. So `lost_sidecar` recovers the sidecar's content, which is written only if every section has the
+length and CRC-32C that the manifest names.
 
-Invariants: no manifest is changed, and each key gets the very bytes that it had. Not promised: that every sidecar can be
-recovered. The producers at a segment's end may differ from the lost ones (`lost_sidecar`); nothing is written then. Also not
-promised: that a sidecar of the right length is intact; `tidelog fsck` reads them.
+Invariants: no manifest is changed, and each key gets exactly the bytes that it had. Some sidecars cannot be recovered: if the
+producers at a segment's end differ from the lost ones (`lost_sidecar`), nothing is written. A sidecar of the right length
+counts as intact; `tidelog fsck` reads its bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from storage_tiers.types import EpochEntry
 
 @dataclass(frozen=True, slots=True)
 class PinnedSidecars:
-    """Pinned segments that lack their sidecar, each with its pin: those whose sidecar is (or would be) rewritten, and those
-    whose sidecar cannot be recovered."""
+    """Pinned segments that lack their sidecar, each with its pin. The sidecars of `restored` are (or would be) rewritten; those
+    of `lost` cannot be recovered."""
 
     restored: tuple[tuple[RemoteSegment, Pin], ...] = ()
     lost: tuple[tuple[RemoteSegment, Pin], ...] = ()
@@ -59,7 +60,8 @@ class PinnedSidecars:
 async def restore_pinned(
     store: ObjectStore, loop: CommitLoop, manifest: Manifest, epochs: Sequence[EpochEntry], *, apply: bool
 ) -> PinnedSidecars:
-    """Rewrites lost sidecars of pinned segments, or only plans it without `apply`. This node knows the leader `epochs`."""
+    """Rewrites lost sidecars of pinned segments; without `apply` it only plans. `epochs` are the leader epochs that this node
+    knows."""
     if not manifest.pins:
         return PinnedSidecars()
     sizes = {info.key: info.size async for info in store.list(manifest.ids.segments_prefix)}
@@ -107,7 +109,7 @@ async def _found_again(
                 end=segment.end,
                 aborted=state.aborted,
                 epochs=state.epochs,
-                producer_snapshot=state.producer_snapshot,
+                producer_state=state.producer_state,
             )
         except CorruptRecord:
             return None

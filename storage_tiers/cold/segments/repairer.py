@@ -1,20 +1,21 @@
-"""Gathers the evidence for a repair of one partition's manifest, and commits the plan that `manifest.repair` makes of it.
+"""Gathers the evidence for a repair of one partition's manifest, and commits the plan that `manifest.repair` makes from it.
 
 Every live object of the manifest to be committed is verified. A segment's length and CRC-32C are compared with those that the
 store reports, or with the bytes read back where it reports none. Each sidecar and each page is read and compared with the
 manifest. Nothing is written before all evidence is complete.
 
-A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. If the
-listing lacks some, every object is verified, and the manifest is repaired like a lost one.
+A manifest that contains everything seen is compared with a listing of the partition's objects, by key and size. If the listing
+lacks some, every object is verified, and the manifest is repaired like a lost one.
 
-If compaction wrote a lost segment, copies of the segments that it replaced fill the lost offsets, as far as the store still
-holds them. The copies get new keys, because the old keys are named as removed and are swept. A segment that lacks only its
-sidecar is replaced by a copy of itself with a new sidecar. Other lost offsets can only be given up, by an operator who names
-them: a segment of empty batches then covers them, as compaction leaves them, and every reader passes over it.
+If compaction wrote a lost segment, copies of the segments that the lost one replaced fill its offsets, as far as the store
+still holds them. The copies get new keys, because the manifest names the old keys as removed, and removed keys are swept. A
+segment that lacks only its sidecar is replaced by a copy of itself with a new sidecar. Other lost offsets can only be given up,
+by an operator who names them. A segment of empty batches, as compaction also leaves them, then covers these offsets, and
+readers skip it.
 
-Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a verified object still
-exists a moment later; a sweep or an operator may remove it, and the next read fails. Also not promised: that changed bytes of
-unchanged size are found under a sound manifest; `tidelog fsck` reads them.
+Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. A verified object may be gone a moment later,
+if a sweep or an operator removes it; the next read then fails. Changed bytes of unchanged size are not found under a sound
+manifest; `tidelog fsck` finds them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import EpochEntry, OffsetRange
 
 CHECKS_AT_ONCE = 16
-#: Attempts to compare a listing with a manifest that changes meanwhile.
+#: The most attempts to compare a listing with a manifest that changes meanwhile.
 _LOOKS = 5
 #: The most offsets that one batch spans.
 _MOST_OF_A_BATCH = 1 << 31
@@ -67,8 +68,8 @@ _MOST_OF_A_BATCH = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class LocalEvidence:
-    """A repair's facts about the local log: the offsets that it holds, their leader epochs, and the partition's log start.
-    `uncommitted`: this node has never seen a manifest, and has evicted nothing of the partition."""
+    """The facts that a repair needs about the local log: the offsets that it holds, their leader epochs, and the partition's
+    log start. `uncommitted`: this node has never seen a manifest, and has evicted nothing of the partition."""
 
     held: OffsetRange
     epochs: tuple[EpochEntry, ...]
@@ -111,7 +112,7 @@ class Repairer:
     async def _repair_manifest(
         self, local: LocalEvidence, accepted: Sequence[OffsetRange], *, apply: bool
     ) -> tuple[RepairReport, Manifest | None]:
-        # Asked before the manifest is read, so that a manifest that a first commit creates meanwhile is seen.
+        # Checked before the manifest is read, so that the read sees a manifest that a first commit creates meanwhile.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
         lost = None
@@ -199,7 +200,8 @@ class Repairer:
         return await self._loop.commit_repair(shown, make)
 
     async def _new_state(self, manifest: Manifest, epochs: tuple[EpochEntry, ...]) -> NewestSidecar:
-        """Writes a sidecar for the manifest's end, without producers. The segment that it is made of is swept as an orphan."""
+        """Writes a sidecar for the manifest's end, without producers. No manifest names the segment that this sidecar
+        describes, so it is swept as an orphan."""
         built = await self._filler(manifest, None, OffsetRange(manifest.end - 1, manifest.end), epochs, {})
         return NewestSidecar(built.sidecar_key, built.sections, alone=True)
 
@@ -211,13 +213,13 @@ class Repairer:
         epochs: tuple[EpochEntry, ...],
         states: Mapping[str, SegmentState],
     ) -> RemoteSegment:
-        """Offloads the segment that replaces a part of a lost one."""
+        """Offloads the segment that replaces a part of a lost segment."""
         with temporary() as directory:
             paths = Path(directory, "segment.log"), Path(directory, "segment.snapshot")
             if isinstance(part, RemoteSegment):
                 state = states.get(part.key) or await stored_state(self._store, part)
                 history = tuple(each for each in state.epochs if each.start_offset < part.end)
-                producers, aborted, length = state.producer_snapshot, state.aborted, part.length
+                producers, aborted, length = state.producer_state, state.aborted, part.length
                 await download(self._store, part, paths[0])
             else:
                 last_epoch = manifest.last_record_epoch if part.end == manifest.end else None
@@ -242,10 +244,10 @@ class Repairer:
 
     async def _producers(self, lost: RemoteSegment | None, end: int) -> bytes:
         """The producer snapshot at offset `end`, if the lost segment ends there and its sidecar still exists. Otherwise an
-        empty one, because a snapshot must not include batches beyond its segment."""
+        empty snapshot, because a snapshot must not include batches beyond its segment."""
         if lost is not None and end == lost.end and await _there(self._holds_sidecar(lost)):
-            return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
-        return ProducerStateManager().snapshot()
+            return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_state
+        return ProducerStateManager().state()
 
     async def _states(
         self, manifest: Manifest, lost: Iterable[RemoteSegment], local: LocalEvidence
@@ -265,7 +267,7 @@ class Repairer:
     async def _neighbours(
         self, manifest: Manifest, segment: RemoteSegment
     ) -> tuple[RemoteSegment | None, RemoteSegment | None]:
-        """The live segments that end where this one begins, and begin where it ends."""
+        """The live segment that ends where `segment` begins, and the live segment that begins where `segment` ends."""
 
         def look(load_page: lookup.LoadPage) -> tuple[RemoteSegment | None, RemoteSegment | None]:
             before = after = None
@@ -319,7 +321,7 @@ class Repairer:
         return found, states, checked
 
     async def _earlier(self, manifests: Sequence[Manifest], lost: Sequence[RemoteSegment]) -> list[RemoteSegment]:
-        """The segments that these manifests name as live or removed, inside the offsets of a lost one, and that the store
+        """The segments inside the offsets of a lost segment that these manifests name as live or removed, and that the store
         holds."""
         found = dict[str, RemoteSegment]()
 
@@ -354,7 +356,7 @@ class Repairer:
 
     async def _unnamed(self, manifest: Manifest) -> set[int]:
         """First offsets of segments in the store that may have been committed after `manifest`: they begin at or above its end,
-        and it names them nowhere."""
+        and the manifest names them nowhere."""
         known = set(manifest.keys())
         found: set[int] = set()
         async for parsed, key in self._segments():
@@ -385,7 +387,7 @@ class Repairer:
         return gone if await _there(self._holds_sidecar(segment)) else [*gone, segment.sidecar_key]
 
     async def _holds_state(self, manifest: Manifest) -> bool:
-        """Whether the sidecar of the manifest's end is there. Its segment may be gone."""
+        """Whether the sidecar of the manifest's end is there. The sidecar's segment may be gone."""
         if manifest.sidecar is None:
             return True
         data = (await self._store.get(manifest.sidecar.key)).data

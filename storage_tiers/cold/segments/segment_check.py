@@ -3,12 +3,13 @@
     store ──pieces──> batches ──> expected manifest fields and sidecar ──compare──> findings
                          └──────> `observe`, for callers that check a partition across segments
 
-`tidelog fsck` checks every segment with it, the Lambda `verify_commit` those that a commit added. It compares everything that
-follows from this segment's batches alone: the sums and times in the manifest, the sidecar's index and checks. Epochs,
-producers and aborted transactions need the previous segments and are left to the observer. Payloads are decompressed and
-walked record by record only on request: the batch's CRC-32C covers them, and the broker validated them when it appended them.
+`tidelog fsck` checks every segment in this way, the Lambda `verify_commit` the segments that a commit added. The check compares
+everything that follows from this segment's batches alone: the sums and times in the manifest, the sidecar's index and checks.
+Epochs, producers and aborted transactions need the previous segments and are left to the observer. Payloads are decompressed
+and walked record by record only on request: the batch's CRC-32C covers them, and the broker validated them when it appended
+them.
 
-The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that it
+The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that the check
 reveals a mistake of the writer. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
 """
 
@@ -54,7 +55,7 @@ class Fault(Enum):
 
 
 class SegmentFinding(NamedTuple):
-    """`key` is the object's. `detail` is the end of a sentence for a report."""
+    """`key` is the key of the object. `detail` is the end of a sentence for a report."""
 
     fault: Fault
     key: str
@@ -64,7 +65,7 @@ class SegmentFinding(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
     """`batches` counts sound batches, `bytes_read` the bytes fetched, including the sidecar's. `sidecar` is None if it is
-    unreadable or another segment's. `whole` is True if every batch of the segment was read and is sound."""
+    unreadable or belongs to another segment. `whole` is True if every batch of the segment was read and is sound."""
 
     findings: tuple[SegmentFinding, ...]
     batches: int
@@ -107,7 +108,7 @@ def check_segment(
 
 
 class _BatchWalk:
-    """Walks the batches of a segment that arrives in pieces, and sums up their headers."""
+    """Walks the batches of a segment that arrives in pieces, and sums up the batches' headers."""
 
     def __init__(self, segment: RemoteSegment, payloads: bool, observe: Observe) -> None:
         self._segment = segment
@@ -165,7 +166,7 @@ class _BatchWalk:
 
 
 def _undecodable(batch: memoryview, header: BatchHeader) -> str:
-    """Why a reader cannot decode the batch, as a sentence; empty if it can."""
+    """The reason why a reader cannot decode the batch, as a sentence; empty if it can."""
     try:
         if header.control:
             decode_control(batch, verify=False)

@@ -1,7 +1,7 @@
 """Reads a segment's sidecar and checks it against the manifest's record of the segment.
 
-It exists so that the broker's reader and the offline reader check a sidecar against the same six fields.
-Not promised: that the requested sections are there; a section that `data` does not hold wholly is left empty.
+The broker's reader and the offline reader share this module, so that both check a sidecar against the same fields. A section
+that `data` does not hold wholly is left empty.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     magic "TIDELIDX" │ format u16 │ least reader u16 │ sections u32
     base i64 │ end i64 │ length u64 │ crc32c u32 │ header crc u32
     sections × ( name 8 bytes, zero padded │ position u64 │ length u64 │ crc32c u32 )
-    index │ checks │ aborted │ epochs │ producer
+    index │ checks │ aborted │ epochs │ producer │ batches
 
 All numbers are big-endian. The header's CRC covers everything before it and the section table. Sections:
 
@@ -12,6 +12,7 @@ All numbers are big-endian. The header's CRC covers everything before it and the
     aborted   Kafka's transaction index entries: version i16 │ producer id i64 │ first i64 │ last i64 │ last stable i64
     epochs    rows (leader epoch i32 │ start offset i64): the whole history up to `end`
     producer  Kafka's producer snapshot, byte for byte, as of exactly `end`
+    batches   each producer's earlier batches, which Kafka's snapshot omits (`hot/earlier_batches.py`), if there are any
 
 Readers need the first three sections, which lie together at the front; the others rebuild a log. The manifest repeats the
 section table beside the segment, so that one ranged GET fetches any sections without reading the header first.
@@ -38,8 +39,10 @@ from storage_tiers.types import AbortedTransaction, EpochEntry
 INTERVAL_BYTES = 64 << 10
 CHECK_BYTES = 1 << 20
 MAGIC = b"TIDELIDX"
-INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER = "index", "checks", "aborted", "epochs", "producer"
+INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER, BATCHES = "index", "checks", "aborted", "epochs", "producer", "batches"
 _FRONT = (INDEX, CHECKS, ABORTED)
+#: Sections from which a log is rebuilt.
+STATE = (EPOCHS, PRODUCER, BATCHES)
 
 #: Structs of the format above.
 HEAD = struct.Struct(">8sHHIqqQI")
@@ -60,13 +63,13 @@ class IndexRow(NamedTuple):
 
 
 class IndexRows(Sequence[IndexRow]):
-    """An index in its packed form, 16 bytes a row; a row is decoded when it is read. As tuples rows would take 200 bytes each,
-    and the cache would hold the indexes of 5 segments of 1 GiB instead of 60."""
+    """An index in its packed form, 16 bytes per row; a row is decoded when it is read. As tuples, the rows would take 200 bytes
+    each, and the cache would hold the indexes of 5 segments of 1 GiB instead of 60."""
 
     __slots__ = ("_base", "_packed")
 
     def __init__(self, base: int, packed: bytes) -> None:
-        """`base` is the segment's, `packed` whole rows."""
+        """`base` is the segment's base offset; `packed` holds whole rows."""
         self._base = base
         self._packed = packed
 
@@ -94,7 +97,8 @@ class IndexRows(Sequence[IndexRow]):
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """The sections that were read; others are empty. `base`, `end`, `length` (bytes) and `crc32c` are the segment's."""
+    """The sections that were read; others are empty. `base`, `end`, `length` (bytes) and `crc32c` are the segment's.
+    `producer_state` is the producer snapshot, followed by the earlier batches."""
 
     base: int
     end: int
@@ -104,7 +108,7 @@ class Sidecar:
     mib_crcs: Sequence[int] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     epochs: tuple[EpochEntry, ...] = ()
-    producer_snapshot: bytes = b""
+    producer_state: bytes = b""
 
     def floor_position(self, offset: int) -> tuple[int, int]:
         """(base offset, position) of the last indexed batch that begins at or before `offset`: the read begins there."""
@@ -113,7 +117,8 @@ class Sidecar:
         return row.base_offset, row.position
 
     def end_position(self, offset: int) -> int:
-        """The end of the interval that holds `offset`: the next indexed batch, or the segment's end."""
+        """The byte at which the interval that holds `offset` ends: the position of the next indexed batch, or the segment's
+        end."""
         at = bisect.bisect_right(self.index, offset, key=lambda row: row.base_offset)
         return self.index[at].position if at < len(self.index) else self.length
 
@@ -191,7 +196,7 @@ def parse_part(
         mib_crcs=checks,
         aborted=tuple(_aborted(found, where)),
         epochs=tuple(EpochEntry(*row) for row in _rows(found, EPOCHS, EPOCH_ROW, where)),
-        producer_snapshot=found.get(PRODUCER, b""),
+        producer_state=found.get(PRODUCER, b"") + found.get(BATCHES, b""),
     )
 
 
@@ -200,7 +205,7 @@ HEAD_BYTES = 4096
 
 
 def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
-    """Reads the segment's base, end, length and CRC-32C, without the sections. TierCorrupt, StoreRefused."""
+    """Reads the segment's base, end, length and CRC-32C, without the sections. Raises TierCorrupt or StoreRefused."""
     base, end, length, crc, _ = _parse_head(data, where)
     return Sidecar(base, end, length, crc)
 
@@ -211,7 +216,8 @@ def table_bytes(count: int) -> int:
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
-    """Reads the section table at the front of a sidecar, for callers without a manifest. TierCorrupt, StoreRefused."""
+    """Reads the section table at the front of a sidecar, for callers without a manifest. Raises TierCorrupt or
+    StoreRefused."""
     return _parse_head(data, where)[4]
 
 

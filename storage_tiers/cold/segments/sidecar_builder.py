@@ -3,8 +3,8 @@
 Invariants: a sidecar is built from the batches' own headers, in pieces of 1 MiB, never from a local index file. The CRC-32C
 of every batch is verified first, so that damaged bytes never get matching checksums.
 
-Not promised: that the records inside are sound (the broker validates them when it appends them), or that the list of aborted
-transactions is complete. The caller supplies that list, since a transaction may end beyond the segment.
+The records inside are not checked, because the broker validates them when it appends them. The list of aborted transactions is
+not checked either: the caller supplies it, since a transaction may end beyond the segment.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from storage_tiers.cold.manifest.model import Section
 from storage_tiers.cold.segments.sidecar import (
     ABORTED,
     ABORTED_ROW,
+    BATCHES,
     CHECK_BYTES,
     CHECKS,
     CRC,
@@ -34,6 +35,7 @@ from storage_tiers.cold.segments.sidecar import (
     IndexRow,
 )
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError
+from storage_tiers.hot.producer_state import split_state
 from storage_tiers.records import batch as record_batch
 from storage_tiers.records.batch_walk import BAD_CRC, recover_scan
 from storage_tiers.records.checksum import crc32c
@@ -41,7 +43,7 @@ from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
 
 _INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
 _PIECE_BYTES = 1 << 20
-#: The lowest offset and leader epoch for `recover_scan`: it accepts any, since the walk itself reports a wrong order.
+#: The lowest offset and leader epoch. With them `recover_scan` accepts any order; the walk itself reports a wrong order.
 _ANY_ORDER = (-(1 << 63), -(1 << 31))
 
 
@@ -49,8 +51,9 @@ _ANY_ORDER = (-(1 << 63), -(1 << 31))
 class SidecarBytes:
     """A built sidecar, and the sums of one walk over the segment's batch headers.
 
-    `crc32c` covers the segment's bytes. Timestamps are in ms, of batches with records, else -1; `max_timestamp_offset` is the
-    base offset of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
+    `crc32c` covers the segment's bytes. Timestamps are in ms and count only batches with records (-1: none);
+    `max_timestamp_offset` is the base offset of the first batch that has `max_timestamp`. `next_offset` follows the last
+    batch's last offset."""
 
     data: bytes
     sections: tuple[Section, ...]
@@ -73,26 +76,28 @@ def build(
     end: int,
     aborted: Iterable[AbortedTransaction],
     epochs: Sequence[EpochEntry],
-    producer_snapshot: bytes,
+    producer_state: bytes,
 ) -> SidecarBytes:
     """Walks bytes [position, position + length) of a path, a descriptor or a buffer: the batches of offsets [base, end).
 
-    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the segment, or one fails its
-    CRC-32C; StorageError if the file cannot be read.
+    Holds 1 MiB of them at a time. CorruptRecord if the bytes are not whole batches, in order and inside the segment, or if a
+    batch fails its CRC-32C; StorageError if the file cannot be read.
     """
     if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):
         raise InvalidRequest(
-            f"offsets [{base}, {end}) in {length} bytes are no segment: one has 1 byte to 4 GiB, and 1 to 2^32 offsets"
+            f"offsets [{base}, {end}) in {length} bytes are not a segment, which has 1 byte to 4 GiB and 1 to 2^32 offsets"
         )
     walk = _SegmentWalk(base, end, source if isinstance(source, str) else "the segment", position)
     with _Source(source, position, length) as pieces:
         walk.run(pieces)
+    snapshot, earlier = split_state(producer_state)
     found = {
         INDEX: b"".join(INDEX_ROW.pack(row.base_offset - base, row.position, row.max_timestamp) for row in walk.rows),
         CHECKS: b"".join(map(CRC.pack, walk.checks)),
         ABORTED: aborted_rows(aborted),
         EPOCHS: epoch_rows(epochs),
-        PRODUCER: producer_snapshot,
+        PRODUCER: snapshot,
+        **({BATCHES: earlier} if earlier else {}),
     }
     data, sections = _assemble(found, base, end, length, walk.crc)
     return SidecarBytes(
@@ -169,7 +174,7 @@ class _Source:
 
 
 class _SegmentWalk:
-    """One pass over a segment's batches that collects index rows and checksums. `name` and `start` locate them in errors."""
+    """One pass over a segment's batches that collects index rows and checksums. `name` and `start` locate a batch in errors."""
 
     def __init__(self, base: int, end: int, name: str, start: int) -> None:
         self._end = end
@@ -205,7 +210,7 @@ class _SegmentWalk:
             self.checks.append(self._piece_crc)
 
     def _large(self, source: _Source, at: int, piece: bytes | memoryview) -> int:
-        """Walks a batch larger than a piece; the index needs only its header. Returns its end."""
+        """Walks a batch larger than a piece; the index needs only its header. Returns the byte after the batch."""
         try:
             header = record_batch.read_header(piece)
         except CorruptRecord as error:

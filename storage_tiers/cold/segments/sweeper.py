@@ -4,13 +4,13 @@
     listed, unreferenced, past the grace ──> commit: tombstoned ────> delete ──> commit: dropped
 
 Invariants: an object that the manifest names is never deleted. The listing is read before the manifest, so that an object
-stored and committed in between counts as referenced. Nothing is deleted without a manifest, or with one that lacks what was
-seen before (StoreBehind). An orphan is deleted only after a commit has tombstoned it: a writer that still wants to reference
-it then fails its swap, and finds the object tombstoned or missing. A key is dropped only after its deletion succeeded, so
-that a crash at any point only leaves work for the next sweep.
+stored and committed in between counts as referenced. Nothing is deleted without a manifest, or with one that does not contain
+the manifest seen before (StoreBehind). An orphan is deleted only after a commit has tombstoned it: a writer that still wants to
+reference it then fails its swap, and finds the object tombstoned or missing. A key is dropped only after its deletion
+succeeded, so that a crash at any point only leaves work for the next sweep.
 
-The store's clock comes from the modification time of an object that this commit loop has just written. If it has written
-none and there is an unreferenced object to judge, it makes a commit that changes nothing.
+The store's clock comes from the modification time of an object that this commit loop has just written. If the loop has written
+none and there is an unreferenced object or an unfinished upload to judge, the sweeper makes a commit that changes nothing.
 
 Bounds: at most 64 keys tombstoned at a time, 4,096 listed keys in memory, one page at a time.
 """
@@ -45,9 +45,9 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The result of one sweep, in objects. `waiting` counts objects that are too young or pinned; `young` counts those of
-    them that are unreferenced and too young to judge. `done`: a deleted partition has no object left but its manifest.
-    `cut_short`: MAX_COMMITS commits did not suffice; sweep again."""
+    """The result of one sweep, in objects. `waiting` counts objects and unfinished uploads that are too young, and pinned
+    objects; `young` counts those of them that are unreferenced objects. `done`: a deleted partition has no object left but its
+    manifest. `cut_short`: MAX_COMMITS commits did not suffice; sweep again."""
 
     removed: int = 0
     orphans: int = 0
@@ -160,7 +160,8 @@ class Sweeper:
         return SweepReport(removed=removed, waiting=waiting)
 
     async def _unfolded(self, manifest: Manifest, due_ms: int, allowance: _Allowance) -> Manifest:
-        """Opens the first removed page of level 1 that has items due: a few of its pages per sweep."""
+        """Unfolds the first removed page of level 1 that has items due; each sweep moves a few of its pages into the
+        manifest."""
         for ref in manifest.removed_pages:
             if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
                 return await self._loop.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
@@ -191,7 +192,8 @@ class Sweeper:
         return deleted, young
 
     async def _judge(self, listed: Sequence[Listed], grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
-        """Deletes the orphans among `listed`: (deleted, too young). The manifest is read after the listing."""
+        """Deletes the orphans among `listed`. Returns their numbers: (deleted, too young). The manifest is read after the
+        listing."""
         mine = [each for each in listed if each.key.startswith(self._prefixes)]
         unreferenced = await self._unreferenced(await self._fresh_manifest(), mine) if mine else []
         if not unreferenced:

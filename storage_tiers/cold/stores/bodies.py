@@ -1,7 +1,8 @@
-"""Reads the body of an object to store, bytes in memory or a range of a local file, in bounded and verified pieces.
+"""Reads the body of an object that is about to be stored, in bounded pieces. The body is bytes in memory or a range of a local
+file.
 
-A file's bytes are compared with the CRC-32C that its owner computed when it wrote them, so that damage by the disk or in
-memory is found before it is copied into an object.
+A file's bytes are compared with the CRC-32C that its owner computed when it wrote them, so that no damage by the disk or in
+memory is copied into an object.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def whole(body: bytes | FileBody) -> bytes:
 
 
 def hand_over(data: bytes | memoryview, sink: Sink) -> None:
-    """Passes bytes to `sink` in pieces of at most MAX_PIECE_BYTES, as `ObjectStore.get_into` promises."""
+    """Passes bytes to `sink` in pieces of at most MAX_PIECE_BYTES, as `ObjectStore.get_into` requires."""
     view = memoryview(data)
     for start in range(0, len(view), MAX_PIECE_BYTES):
         sink(view[start : start + MAX_PIECE_BYTES])

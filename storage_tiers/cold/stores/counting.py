@@ -1,6 +1,6 @@
 """An object store that counts requests for bills and metrics: calls by kind, failures by kind and error, bytes both ways.
 
-A multipart upload counts as its requests: one per part, one to begin, one to complete.
+A multipart upload counts as its requests: one per part, one to begin, one to complete. A listing counts as one call.
 """
 
 from __future__ import annotations

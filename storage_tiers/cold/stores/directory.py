@@ -1,13 +1,13 @@
 """An object store in a local directory, shared by any number of processes: several nodes, Spark readers, tools.
 
 Invariants. An object is one file, written under a temporary name, fsynced, and only then given its name: readers see the
-whole old object or the whole new one, also after a power loss. Creating (`if_absent`) is link(2), which fails if the name
+whole old object or the whole new one, even after a power loss. Creating (`if_absent`) is link(2), which fails if the name
 exists. Every other change of a key happens under an flock, so that comparing and replacing (`if_match`) are one step for all
 processes. An ETag is the file's modification time, inode and size; every replacement raises the time, so that no two versions
 of a key are confused. A temporary file left by a dead writer is an unfinished upload.
 
-Not promised: order or durability on file systems that do not order link, rename and fsync as POSIX does; anything if other
-programs change files under the root (they may read); `crc32c` in listings (`head` reads the file to compute it).
+The file system must order link, rename and fsync as POSIX does. Other programs may read the files under the root, but must not
+change them. Listings have no `crc32c`; `head` reads the file to compute it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from storage_tiers.files import Files
 
 #: Files are written and checksummed in pieces of this many bytes.
 COPY_BYTES = 1 << 20
-#: Threads of the asynchronous interface; they bound its disk operations under way.
+#: Threads of the asynchronous interface: the most disk operations that it runs at a time.
 THREADS = 4
 #: Lock files: keys share them by hash, so that their number stays bounded and none is ever unlinked.
 LOCK_FILES = 64
 #: How long a change waits for another process on the same lock: 6,000 tries 5 ms apart.
 LOCK_TRIES = 6_000
 LOCK_PAUSE_SECONDS = 0.005
-#: Attempts of a writer to create directories that others remove when they delete the last object in them.
+#: Attempts of a writer to create directories that other processes remove with the last object in them.
 MAKE_TRIES = 16
 #: Entries handed from the listing thread to the event loop at a time.
 LIST_BATCH = 1_000
@@ -197,7 +197,7 @@ class BlockingDirectoryStore:
 
     def _set_unlike_time(self, fd: int) -> None:
         """Sets the low 20 bits (1 ms) of the modification time at random: the kernel's time advances in ticks of some
-        milliseconds, and within one a key may be deleted and created again with the same inode and size."""
+        milliseconds, and within one tick a key may be deleted and created again with the same inode and size."""
         status = os.fstat(fd)
         chance = int.from_bytes(self._rng.token(3), "big") & 0xFFFFF
         os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns & ~0xFFFFF | chance))
@@ -229,7 +229,7 @@ class BlockingDirectoryStore:
 
     def _fsync_folders(self, path: str) -> None:
         """Makes the names of the file and of all directories above it durable: any of them may be new, created by this process
-        or by another that has not synced it yet."""
+        or by another process that has not synced it yet."""
         folder = os.path.dirname(path)
         while len(folder) >= len(self._root):
             self._files.fsync_dir(folder)

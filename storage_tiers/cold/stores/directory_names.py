@@ -42,7 +42,8 @@ class DecodedName(NamedTuple):
 
 
 def object_path(root: str, key: str) -> str:
-    """The path of a key's object. `StoreRefused` for a key that S3 refuses too, or with a component too long for a file."""
+    """The path of a key's object. `StoreRefused` for a key that S3 refuses too, or that has a component too long for a file
+    name."""
     check_key(key)
     *folders, last = key.split("/")
     names = [*map(folder_name, folders), object_name(last)]

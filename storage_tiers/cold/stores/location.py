@@ -12,14 +12,15 @@ from urllib.parse import unquote, urlsplit
 
 from storage_tiers.errors import InvalidConfig
 
-#: S3's rule for names of buckets, without its rarer exceptions (no "..", no IP address), which the server refuses.
+#: S3's rule for bucket names, without its rarer conditions (no "..", no IP address), which the server checks.
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FORMS = "s3://BUCKET/PREFIX, file:///PATH, a plain path, or memory://NAME"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """`path` is set for `file`, `bucket` for `s3` and as the name for `memory`; `prefix` has no slash at either end.
+    """`path` is set for `file`, `bucket` for `s3`; for `memory`, `bucket` is the store's name. `prefix` has no slash at either
+    end.
 
     `endpoint` (a URL) and `region` are for S3 servers other than AWS, and override the standard AWS settings.
     """
@@ -34,8 +35,8 @@ class StoreLocation:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another machine's clock stamps its objects, judged by the address: this machine's own host names count as
-        another machine's."""
+        """Whether another machine's clock stamps the store's objects. Judged by the address: only `localhost` and loopback
+        addresses count as this machine."""
         host = urlsplit(self.endpoint or "").hostname or ""
         return self.scheme == "s3" and host not in ("localhost", "::1") and not host.startswith("127.")
 

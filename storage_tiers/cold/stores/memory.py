@@ -1,10 +1,10 @@
 """An object store in this process's memory, for demos and embedded use, and for unit tests.
 
-Invariants: it keeps every promise of the port. `etag` is the MD5 of the content, as in S3, so equal contents have equal etags.
+Invariants: it fulfils the contract of the port. `etag` is the MD5 of the content, as in S3, so equal contents have equal etags.
 The asynchronous interface yields to the event loop before each effect, so that concurrent writers do race. Objects above
 MULTIPART_THRESHOLD arrive in parts and are listed as an unfinished upload meanwhile.
 
-Not promised: durability, a bound on memory (the caller bounds what it stores), visibility to other processes.
+Objects are lost with the process, and other processes do not see them. Memory is bounded by the caller alone.
 """
 
 from __future__ import annotations

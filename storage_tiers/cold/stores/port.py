@@ -1,11 +1,11 @@
-"""The port to an object store: what tidelog needs of S3, and nothing more.
+"""The port to an object store: the operations of S3 that tidelog needs, and nothing more.
 
-Two thin ports under one conformance suite (`tests/conformance/object_store.py`): `ObjectStore` for the tier process
-(asyncio), `BlockingObjectStore` for Spark, Lambdas and tools. All code above them is pure or uses only them.
+There are two thin ports with one conformance suite (`tests/conformance/object_store.py`): `ObjectStore` for the tier process
+(asyncio), `BlockingObjectStore` for Spark, Lambdas and tools. All code above the ports is pure or uses only the ports.
 
-Every store must promise: a read after a write sees it; a conditional write either takes effect or raises
-`PreconditionFailed`; exactly one of several racing conditional writes on one key takes effect; `put` never shows a partial
-object. Not promised: that a failed or timed-out write had no effect (after `TierUnavailable` that is unknown).
+Every store must guarantee: a read after a write sees that write; a conditional write either takes effect or raises
+`PreconditionFailed`; exactly one of several racing conditional writes on one key takes effect; a partial object is never
+visible. After `TierUnavailable` it is unknown whether the write took effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Sink = Callable[[bytes | memoryview], None]
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """`etag` is opaque; `modified_ms` is by the store's clock; `crc32c` is what the store itself reports, or None."""
+    """`etag` is opaque; `modified_ms` is by the store's clock; `crc32c` is the checksum that the store itself reports, or
+    None."""
 
     key: str
     size: int
@@ -82,8 +83,8 @@ class ObjectStore(Protocol):
         """Bytes [start, start + length), fewer if the object ends earlier; `length` None reads to its end."""
 
     async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        """Passes the same bytes (`length` at least 1) to `sink` on arrival, in order, in pieces of at most MAX_PIECE_BYTES. An
-        error of `sink` ends the read. After a failure `sink` has received a part of the bytes."""
+        """Passes the bytes that `get` would return (`length` at least 1) to `sink` on arrival, in order, in pieces of at most
+        MAX_PIECE_BYTES. An error of `sink` ends the read. After a failure `sink` has received a part of the bytes."""
 
     async def head(self, key: str) -> ObjectInfo: ...
 
@@ -94,7 +95,7 @@ class ObjectStore(Protocol):
         """The distinct next path components below `prefix` (which is empty or ends in `/`), in order."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Deletes keys; missing ones are no error."""
+        """Deletes keys. A missing key is not an error."""
 
     def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]: ...
 
@@ -104,7 +105,7 @@ class ObjectStore(Protocol):
 
 
 class BlockingObjectStore(Protocol):
-    """The same promises without an event loop."""
+    """The same contract without an event loop."""
 
     def put(self, key: str, body: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo: ...
 

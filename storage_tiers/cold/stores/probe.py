@@ -1,9 +1,9 @@
 """Tests at a node's start whether the store honours conditional writes, on which all manifest commits depend.
 
-A store that ignores conditions lets two writers both succeed and silently loses one's commit, so it is refused before
+A store that ignores conditions lets two writers both succeed and silently loses the commit of one, so it is refused before
 anything else is written to it. The probe's key contains a random token, so that concurrent probes do not collide.
 
-Not promised: that conditions are atomic under a race (the conformance suite tests that for the servers it runs on).
+The probe does not show that conditions are atomic under a race; the conformance suite tests that for the servers it runs on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from storage_tiers.clock import Rng
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 
-#: No probe takes longer: an older key was left by a node that died during its probe. In ms, by the store's clock.
+#: No probe takes longer than this, so an older key was left by a node that died during its probe. In ms, by the store's clock.
 LEFT_OVER_MS = 120_000
 PROBE_NAME = "probe-"
 

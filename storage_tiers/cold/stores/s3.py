@@ -1,17 +1,17 @@
-"""The object store of a node: S3 over aiobotocore. Only the tier process opens one, so only it loads the library.
+"""The object store of a node: S3 over aiobotocore. Only the tier process opens it, so only the tier process loads the library.
 
-Conditional writes are sent once: a repeated one could conflict with itself. Three layers would repeat them by default: the
-SDK, aiohttp on a lost connection, and the wait for `100 Continue`; all three are disabled for them. Reads, parts and
-unconditional writes of whole objects are attempted up to ATTEMPTS times. Every write carries the CRC-32C of its bytes, which
-the server compares with the bytes received and reports later.
+Conditional writes are sent once: a repeated one could conflict with itself. By default the SDK would repeat them, and aiohttp
+would on a lost connection; both repetitions are disabled. Reads, parts and unconditional writes of whole objects are attempted
+up to ATTEMPTS times. Every write carries the CRC-32C of its bytes, which the server compares with the bytes received and
+reports later.
 
 Memory is bounded for each concurrent call by about three times MULTIPART_THRESHOLD (an object in a single request) or three
 times PARTS_AT_ONCE times PART_BYTES (an object in parts). The factor comes from the library, which copies the bytes that it
 signs and sends: an object of 256 MiB took 97 MiB above the idle process.
 
-Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. A server that ignores the
-condition (moto: If-Match) leaves only the check right before completing, which is not atomic; servers that answer 501 are
-refused. tidelog's own conditional writes (manifests, `cluster.json`, `topic.json`) are far below the multipart threshold.
+AWS and versitygw honour conditions on CompleteMultipartUpload. With a server that ignores the condition (moto: If-Match), only
+the check right before completing is left, which is not atomic. Servers that answer 501 are refused. tidelog's own conditional
+writes (manifests, `cluster.json`, `topic.json`) are far below the multipart threshold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Parts of one upload under way at a time.
 PARTS_AT_ONCE = 4
-#: Bounds one call with all its attempts and its body, also when a server sends too slowly and READ_SECONDS never passes.
+#: Bounds one call with all its attempts and its body, even if a server sends so slowly that READ_SECONDS never passes.
 CALL_SECONDS = 120.0
 #: Seconds that an idle connection is kept for the next request (servers close theirs after 15 s or more).
 KEEP_SECONDS = 10
@@ -93,7 +93,7 @@ class S3Store:
     ) -> S3Store:
         """Sets the clients up; sends nothing. `StoreRefused` if the AWS settings cannot be used.
 
-        Stores opened on one `session` share its credentials and the S3 model; loading that takes most of the time."""
+        Stores opened on one `session` share its credentials and the S3 model; loading the model takes most of the time."""
         async with AsyncExitStack() as clients:
             session = session or get_session()
 
@@ -291,7 +291,7 @@ class S3Store:
                 parts[number]["ETag"] = s3_common.required(answer, "ETag")
 
         async def send_to_the_end() -> None:
-            # A part that arrives after the abort may revive the upload: the other workers finish their parts first.
+            # A part that arrives after the abort may revive the upload, so the other workers finish their parts first.
             try:
                 await send()
             except LogError as error:

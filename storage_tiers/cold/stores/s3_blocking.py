@@ -1,9 +1,9 @@
 """S3 without an event loop, over boto3: for Spark, Lambdas and command-line tools.
 
 Conditional writes are sent once, other requests up to ATTEMPTS times. Bodies are already in the caller's memory, so each is
-one request up to S3's limit (5 GiB), and its condition is atomic. Thread-safe.
+sent in one request, up to S3's limit (5 GiB), and its condition is atomic. Thread-safe.
 
-Not promised: a bound on one call as a whole; only connecting and each wait for bytes are bounded.
+The time of a call as a whole has no bound; only connecting and each wait for bytes have one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class BlockingS3Store:
-    """Opening sends nothing; StoreRefused if the AWS settings cannot be used. `connect_seconds` bounds connecting and
+    """Creating it sends no request; StoreRefused if the AWS settings cannot be used. `connect_seconds` bounds connecting and
     `read_seconds` each wait for bytes."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The common part of both S3 stores: client settings, the form of keys, ranges and checksums, the meaning of errors.
 
-It does no I/O; of the SDK it imports only the exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS
-without a byte from the server.
+It does no I/O, and imports only the SDK's exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS without a
+byte from the server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, Tie
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-#: Attempts of requests that may be repeated (reads, parts, unconditional writes), the first included; the SDK waits between.
+#: Attempts of requests that may be repeated (reads, parts, unconditional writes), the first included; the SDK waits between
+#: them.
 ATTEMPTS = 3
-#: Connections kept to the endpoint, and so requests under way.
+#: The most connections to the endpoint, and therefore the most concurrent requests.
 CONNECTIONS = 16
 #: Keys of one DeleteObjects request and of one page of a listing (S3's own bounds).
 KEYS_PER_REQUEST = 1_000
@@ -56,8 +57,8 @@ _ADVICE = {
 
 
 def client_config(path_style: bool, attempts: int, connect_seconds: float, read_seconds: float) -> dict[str, Any]:
-    """Arguments of botocore's Config. They turn off the SDK's own checksums: by default it would add a CRC-32 to each write and
-    look for one in each read, beside our CRC-32C of the same bytes."""
+    """Arguments of botocore's Config. They turn off the SDK's own checksums: by default the SDK adds a CRC-32 to each write and
+    looks for one in each read, beside our CRC-32C of the same bytes."""
     return {
         "connect_timeout": connect_seconds,
         "read_timeout": read_seconds,
@@ -71,7 +72,8 @@ def client_config(path_style: bool, attempts: int, connect_seconds: float, read_
 
 
 def wants_path_style(endpoint: str) -> bool:
-    """True for servers other than AWS: few resolve `bucket.host`. The SDK alone uses path style only for IP addresses."""
+    """True for servers other than AWS: few of them resolve `bucket.host`. The SDK alone uses path style only for IP
+    addresses."""
     host = urlsplit(endpoint).hostname or ""
     return not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -112,7 +114,7 @@ def checksum_text(checksum: int) -> str:
 
 
 def checksum_of(answer: Mapping[str, Any]) -> int | None:
-    """The server's CRC-32C of the whole object; None if it reports none, or a composite of its parts' checksums."""
+    """The server's CRC-32C of the whole object; None if the server reports none, or a composite of the parts' checksums."""
     text = answer.get("ChecksumCRC32C")
     if not text or "-" in text or answer.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
         return None
@@ -120,7 +122,7 @@ def checksum_of(answer: Mapping[str, Any]) -> int | None:
 
 
 def required(answer: Mapping[str, Any], name: str) -> Any:
-    """The field of an answer. StoreRefused if the server omits it although S3's API promises it."""
+    """The field of an answer. StoreRefused if the server omits it, although S3's API requires it."""
     found = answer.get(name)
     if found is None:
         raise StoreRefused(
@@ -185,7 +187,7 @@ def explain(error: Exception, location: StoreLocation, action: str, *, condition
 
 
 def explain_delete(errors: list[Any], location: StoreLocation) -> LogError | None:
-    """The error for keys that DeleteObjects did not delete: it answers 200 and lists them."""
+    """The error for keys that DeleteObjects did not delete: its answer is 200 and lists them."""
     failed = [error for error in errors if error.get("Code") != "NoSuchKey"]
     if not failed:
         return None

@@ -1,6 +1,6 @@
-# A manifest's commit invokes a function: bucket -> notification -> queue -> function. The notification is only a hint; the
-# function reads its work from the manifest and its own cursor. Messages that fail repeatedly go to a dead-letter queue, which
-# raises an alarm, as does a damaged segment.
+# A commit to a manifest invokes a function: bucket -> notification -> queue -> function. The notification is only a hint. The
+# function finds its work in the manifest and in its own cursor. Messages that fail repeatedly go to a dead-letter queue. A
+# message in that queue raises an alarm, and so does a damaged segment.
 
 locals {
   name   = "${var.name}-${var.reader}"
@@ -47,7 +47,7 @@ resource "aws_sqs_queue_policy" "hints" {
   policy    = data.aws_iam_policy_document.hints.json
 }
 
-# A bucket has one notification configuration: this resource owns it.
+# A bucket has only one notification configuration. This resource owns it.
 resource "aws_s3_bucket_notification" "manifests" {
   bucket = var.bucket
   queue {
@@ -150,7 +150,7 @@ resource "aws_cloudwatch_log_metric_filter" "damaged" {
 
 resource "aws_cloudwatch_metric_alarm" "damaged" {
   alarm_name          = "${local.name}-damaged"
-  alarm_description   = "A segment in the bucket is damaged or was not checked. The function's log names it; `tidelog fsck` checks all"
+  alarm_description   = "A segment in the bucket is damaged or was not checked. The function's log names it; `tidelog fsck` checks the whole bucket"
   namespace           = "tidelog"
   metric_name         = "${local.name}-damaged"
   statistic           = "Sum"

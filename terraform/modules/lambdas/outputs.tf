@@ -4,7 +4,7 @@ output "queue_url" {
 }
 
 output "dead_letters_url" {
-  description = "The dead-letter queue: messages that failed repeatedly."
+  description = "The dead-letter queue, which gets messages that failed repeatedly."
   value       = aws_sqs_queue.dead_letters.id
 }
 

@@ -53,7 +53,7 @@ variable "timeout_s" {
 }
 
 variable "memory_mib" {
-  description = "Memory of an invocation in MiB; the shares of processor and network grow with it. The function needs about 100 MiB."
+  description = "Memory of an invocation in MiB. Its shares of processor and network grow with it. The function needs about 100 MiB."
   type        = number
   default     = 512
 }
@@ -65,7 +65,7 @@ variable "max_concurrency" {
 }
 
 variable "max_receive_count" {
-  description = "Deliveries of a message before it goes to the dead-letter queue. The first check of a long history takes one delivery per 15 minutes."
+  description = "Deliveries of a message before it goes to the dead-letter queue. The first check of a long history takes one delivery for every 15 minutes of work."
   type        = number
   default     = 50
 }

@@ -1,5 +1,5 @@
-# The bucket that holds a tidelog cluster's history. It is private, encrypted with a key of its own, and has no versioning:
-# old versions would keep data that retention has deleted.
+# The bucket that holds a tidelog cluster's history. It is private and encrypted with a key of its own. It has no versioning,
+# because old versions would keep data that retention has deleted.
 
 resource "aws_kms_key" "this" {
   description             = "tidelog: ${var.bucket}"
@@ -37,7 +37,7 @@ resource "aws_s3_bucket_versioning" "this" {
 resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
   bucket = aws_s3_bucket.this.id
   rule {
-    # One data key for many objects: a scan needs a KMS request per data key, not per GET.
+    # Many objects share a data key, so a scan needs a KMS request per data key, not per GET.
     bucket_key_enabled = true
     apply_server_side_encryption_by_default {
       sse_algorithm     = "aws:kms"

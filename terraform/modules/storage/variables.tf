@@ -4,7 +4,7 @@ variable "bucket" {
 }
 
 variable "require_tls" {
-  description = "Refuse requests without TLS. False only for an S3 server that ignores policy conditions."
+  description = "Refuse requests without TLS. Set it to false only for an S3 server that ignores policy conditions."
   type        = bool
   default     = true
 }
@@ -16,7 +16,7 @@ variable "force_destroy" {
 }
 
 variable "key_deletion_days" {
-  description = "Waiting period in days before a destroyed key is deleted; until then it can be restored (7 to 30)."
+  description = "Days (7 to 30) until a destroyed key is deleted. Until then it can be restored."
   type        = number
   default     = 30
 }

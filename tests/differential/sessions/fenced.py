@@ -1,4 +1,4 @@
-"""A static member whose instance returned under another id: what the one before it may still ask."""
+"""A static member whose instance returned under another id: the requests that its former id may still make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def returned(peer: Peer) -> Returned:
 
 
 def wrong_members(old: str, new: str) -> list[tuple[str, str, str | None]]:
-    """Label, member id, instance."""
+    """Rows of label, member id and instance id."""
     return [
         ("the id before", old, "i"),
         ("the id before without its instance", old, None),

@@ -43,7 +43,7 @@ def limits(peer: Peer, version: int) -> None:
 
 @session("fetch")
 def several(peer: Peer, version: int) -> None:
-    """The order of partitions in the request determines their order in the response and which is served first."""
+    """The order of partitions in the request determines their order in the response, and the partition that is served first."""
     first, second = peer.create("b", partitions=3), peer.create("a")
     for partition in range(3):
         peer.fill(first[1], batch(b"%d" % partition * 100), partition=partition)
@@ -99,7 +99,7 @@ def isolation(peer: Peer, version: int) -> None:
 
 @session("fetch")
 def waiting(peer: Peer, version: int) -> None:
-    """The length of a wait is not compared, only that it ends and its result."""
+    """The comparison covers the end and the result of a wait, not its length."""
     topic = three_batches(peer)
     peer.ask("fetch", version, "for nothing", max_wait=50, min_bytes=1, topics=of(topic, {0: 7}))
     peer.ask("fetch", version, "for more than there is", max_wait=50, min_bytes=1 << 20, topics=of(topic, {0: 0}))

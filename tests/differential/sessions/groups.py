@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol: members, their rounds, and what an administrator asks of them."""
+"""Consumer groups of the classic protocol: members, their rebalances, and an administrator's requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _GROUPS = Setup.GROUPS
 #: Kafka's consumer protocol, version 0: one topic, no user data.
 _SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
 _RANGE = {"name": "range", "metadata": _SUBSCRIPTION}
-_NOT_YET = ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR")
+NOT_YET = ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR")
 
 
 def coordinated(peer: Peer, name: str = "g") -> str:
-    """The group's name, once its coordinator and all others of the broker answer."""
+    """Returns the group's name once its coordinator and all other coordinators of the broker answer."""
     group = peer.named(name)
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:

@@ -25,7 +25,7 @@ def both_exist(peer: Peer) -> None:
 
 
 def all_exist(peer: Peer) -> tuple[str, ...]:
-    """The names of all internal topics; nothing coordinates by the one that a client creates."""
+    """Creates all internal topics; returns their names. No coordinator uses the topic that a client creates."""
     both_exist(peer)
     wanted = {"name": _BY_A_CLIENT, "num_partitions": 1, "replication_factor": 1}
     peer.quietly("create_topics", 7, topics=[wanted])
@@ -77,7 +77,7 @@ def of_internal_topics(peer: Peer, version: int) -> None:
 
 @session("produce", versions=(3,), setup=Setup.GROUPS)
 def internal_as_an_administrator(peer: Peer, version: int) -> None:
-    """With this client id Kafka takes records with keys, and its coordinator has to load them: this one has no key."""
+    """For this client id Kafka appends records, which its coordinator has to load, so each needs a key: this one has none."""
     coordinated(peer)
     rows = [{"name": "__consumer_offsets", "partition_data": [{"index": 0, "records": batch(b"x")}]}]
     peer.client_id = "__admin_client"

@@ -1,7 +1,8 @@
-"""Life cycles of groups and of transactional producers that a grammar proposes: steps in an order that nobody thought of.
+"""Random life cycles of groups and of transactional producers: their steps come in orders that no author chose.
 
-A session's version is the seed of its steps. Both brokers are asked the same: what is drawn depends on the seed and on earlier
-error codes only. Steps that two brokers may order differently (joins of several members at once) are done one after another.
+A session's version is the seed of its steps. Both brokers get the same requests: the choice of a step depends only on the seed
+and on earlier error codes. Steps that two brokers may order differently (joins of several members at once) are done one after
+another.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class GroupLife:
         return f"{self.step}: {what}"
 
     def identity(self) -> dict[str, Any]:
-        """A member as it is, or as it was, or nobody."""
+        """The fields that name a member, sometimes with a wrong generation or an unknown member id."""
         slot = self.chance.randrange(2)
         generation = self.generation + self.chance.choice((0, 0, 0, 0, -1, 1))
         member = self.chance.choice((self.ids[slot], self.ids[slot], self.ids[slot], "nobody"))
         return {"group_id": self.group, "member_id": member, "generation_id": generation}
 
     def in_order(self, answer: Tree) -> Tree:
-        """Kafka keeps members by the hash of their ids."""
+        """Sorts the members, because Kafka orders them by the hash of their ids."""
         return {**answer, "members": sorted(answer["members"], key=lambda each: self.ids.index(each["member_id"]))}
 
     def described(self, answer: Tree) -> Tree:
@@ -185,7 +186,7 @@ def life_of_a_group(peer: Peer, version: int) -> None:
 
 
 class StaticLife:
-    """A group whose only member has an instance id, and comes back as its former self, as itself, or anew."""
+    """A group whose only member has an instance id, and comes back with its former id, its current id, or an unknown one."""
 
     def __init__(self, peer: Peer, seed: int) -> None:
         self.peer, self.chance = peer, random.Random(f"static {seed}")
@@ -203,7 +204,7 @@ class StaticLife:
         self.describe()
 
     def identity(self) -> dict[str, Any]:
-        """With its instance id, seldom without or with another's."""
+        """The fields that name the member, seldom without its instance id or with another instance id."""
         former, current, nobody = self.ids
         member = self.chance.choice((current, current, current, former, nobody))
         instance = self.chance.choices(("i", None, "other"), (8, 1, 1))[0]
@@ -256,7 +257,7 @@ def life_of_a_static_member(peer: Peer, version: int) -> None:
 
 # --- transactions -----------------------------------------------------------------------------------------------------
 class ProducerLife:
-    """Two transactional ids, which speak the first or the second version of the protocol, and their former selves."""
+    """Two transactional producers, which use the first or the second version of the protocol, and the former epoch of each."""
 
     def __init__(self, peer: Peer, seed: int) -> None:
         self.peer, self.chance = peer, random.Random(f"transactions {seed}")
@@ -265,7 +266,7 @@ class ProducerLife:
         self.group = coordinated(peer)
         self.now = [begun(peer, "x"), begun(peer, "y")]
         self.before = [(name, producer_id, epoch - 1) for name, producer_id, epoch in self.now]
-        #: By producer and partition: the next sequence.
+        #: The next sequence by producer and partition.
         self.sequences: dict[tuple[Producer, int], int] = {}
         self.step = 0
 
@@ -280,7 +281,7 @@ class ProducerLife:
         self.look(0)
 
     def steps(self) -> dict[Callable[[int], None], int]:
-        """The steps by how often they are proposed."""
+        """The steps, and the weight of each in the random choice."""
         return {
             self.add: 0 if self.is_second else 4,
             self.produce: 6,
@@ -374,11 +375,15 @@ class ProducerLife:
         names = [name for name, *_ in self.now]
         deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
-            states = self.peer.quietly("describe_transactions", 0, transactional_ids=names)["transaction_states"]
-            if not any(each["transaction_state"].startswith("Prepare") for each in states):
+            if not any(map(self.is_prepared, names)):
                 return
             time.sleep(0.01)
         raise PeerFailed(f"{self.peer.name}: the transactions of {names} are never completed")
+
+    def is_prepared(self, name: str) -> bool:
+        """Asks about one id, because two ids may have different coordinators and a request goes to one."""
+        (state,) = self.peer.quietly("describe_transactions", 0, transactional_ids=[name])["transaction_states"]
+        return str(state["transaction_state"]).startswith("Prepare")
 
     def describe(self, slot: int) -> None:
         names = [name for name, *_ in self.now]
@@ -399,7 +404,8 @@ class ProducerLife:
 
 
 class OddProducerLife(ProducerLife):
-    """With what few clients do: producers that go on, topics that no transaction may have, offsets deleted while it is open."""
+    """Adds rare steps: a producer continues with its epoch, adds topics that no transaction may have, or deletes offsets during
+    a transaction."""
 
     def steps(self) -> dict[Callable[[int], None], int]:
         return {
@@ -411,7 +417,7 @@ class OddProducerLife(ProducerLife):
         }
 
     def go_on(self, slot: int) -> None:
-        """Over an open transaction only as itself: of a late producer the answers differ (`of_a_late_producer`)."""
+        """Only the current producer continues over an open transaction: answers to a late one differ (`of_a_late_producer`)."""
         (state,) = self.peer.quietly("describe_transactions", 0, transactional_ids=[self.now[slot][0]])[
             "transaction_states"
         ]
@@ -441,7 +447,7 @@ class OddProducerLife(ProducerLife):
 
 
 def _in_order(answer: Tree) -> Tree:
-    """Kafka keeps partitions by their hash. It has another number of partitions of the groups' topic here."""
+    """Sorts partitions, which Kafka orders by hash. Leaves out those of the groups' topic, whose number differs here."""
     states = []
     for state in answer["transaction_states"]:
         topics = [

@@ -146,7 +146,7 @@ def inflated(peer: Peer, version: int) -> None:
 
 @session("get_telemetry_subscriptions", setup=Setup.RECEIVER)
 def subscribed_to_something(peer: Peer, version: int) -> None:
-    """Matches on a client's software, id and address; when matches change, the client may ask again at once."""
+    """Subscriptions that match a client's software, id or address. When one changes, the client may ask again at once."""
     name = peer.named("s")
     peer.quietly("api_versions", 3, client_software_name="judge", client_software_version="1.2")
     opened = subscribed(peer, "to nothing", None)

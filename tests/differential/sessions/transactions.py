@@ -1,4 +1,5 @@
-"""Transactions: what a producer asks its coordinator, its batches, their markers, what readers and administrators see."""
+"""Transactions: a producer's requests to its coordinator, its batches, their markers, and answers to readers and
+administrators."""
 
 from __future__ import annotations
 
@@ -10,17 +11,19 @@ from tests.differential.judge import Setup, session
 from tests.differential.message_trees import Tree
 from tests.differential.peer import ANSWER_SECONDS, Peer, PeerFailed
 from tests.differential.sessions.common import Topic, of, to
-from tests.differential.sessions.groups import committing, coordinated, stable
+from tests.differential.sessions.groups import NOT_YET, committing, coordinated, stable
 
 _GROUPS = Setup.GROUPS
-_NOT_YET = ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS")
+#: NOT_ENOUGH_REPLICAS answers a batch while the coordinator, on another broker, does not know yet whether the transaction has
+#: the partition.
+_NOT_YET = (*NOT_YET, "CONCURRENT_TRANSACTIONS", "NOT_ENOUGH_REPLICAS")
 _TRANSACTIONAL = 0x10
 _TIMEOUT = 60_000
 Producer = tuple[str, int, int]
 
 
 def patiently(peer: Peer, api: str, version: int, /, **values: Any) -> Tree:
-    """The answer once the coordinator has loaded, and completed the transaction before."""
+    """The answer once the coordinator has loaded and has completed the previous transaction."""
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         answer = peer.quietly(api, version, **values)
@@ -70,7 +73,8 @@ def naming(producer: Producer) -> dict[str, Any]:
 
 
 def sent(producer: Producer, sequence: int, *values: bytes, timestamp: int | None = None) -> bytes:
-    """A transactional batch of now: an older one would be rolled, offloaded and evicted with the next marker."""
+    """A transactional batch with the current time: an older batch would be rolled, offloaded and evicted with the next
+    marker."""
     at = time.time_ns() // 1_000_000 if timestamp is None else timestamp
     return batch(*values, producer=(producer[1], producer[2], sequence), attributes=_TRANSACTIONAL, timestamp=at)
 
@@ -81,7 +85,7 @@ def producing(producer: Producer | None, topic: Topic, records: dict[int, bytes 
 
 
 def wrong(producer: Producer) -> list[tuple[str, Producer]]:
-    """The producer as others might name it."""
+    """Producers that differ from the given one in one field, each with a label."""
     name, producer_id, epoch = producer
     return [
         ("an older epoch", (name, producer_id, epoch - 1)),
@@ -146,7 +150,7 @@ def transactional_over_an_open_transaction(peer: Peer, version: int) -> None:
     topic, topic_id = peer.create()
     producer = begun(peer)
     patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
-    peer.quietly("produce", 9, **producing(producer, (topic, topic_id), {0: sent(producer, 0, b"lost")}))
+    patiently(peer, "produce", 9, **producing(producer, (topic, topic_id), {0: sent(producer, 0, b"lost")}))
     ask(peer, "init_producer_id", version, "a second instance", **beginning(producer[0]))
     ask(peer, "end_txn", 4, "the first one commits", **ending(producer))
     fetched(peer, (topic, topic_id), "after it")
@@ -236,7 +240,7 @@ def ends_with_an_epoch_for_each_transaction(peer: Peer, version: int) -> None:
     producer = end("aborts nothing", producer, commit=False)
     for commit in (True, False):
         word = "commit" if commit else "abort"
-        peer.ask("produce", 12, word, **producing(producer, (topic, topic_id), {0: sent(producer, 0, word.encode())}))
+        ask(peer, "produce", 12, word, **producing(producer, (topic, topic_id), {0: sent(producer, 0, word.encode())}))
         for label, who in wrong(producer):
             end(f"{word} of {label}", who, commit=commit)
         last, producer = producer, end(word, producer, commit=commit)
@@ -305,7 +309,7 @@ def aborted_transactions(peer: Peer, version: int) -> None:
     def produce(who: Producer, *values: bytes) -> None:
         patiently(peer, "add_partitions_to_txn", 3, **adding(who, topic, 0))
         records: dict[int, bytes | None] = {0: sent(who, sequences[who], *values)}
-        answer = peer.quietly("produce", 9, **producing(who, at, records))
+        answer = patiently(peer, "produce", 9, **producing(who, at, records))
         if "'NONE'" not in repr(answer):
             raise PeerFailed(f"{peer.name}: {answer}")
         sequences[who] += len(values)
@@ -338,7 +342,7 @@ def aborted_transactions(peer: Peer, version: int) -> None:
 
 
 def stable_at(peer: Peer, topic: Topic, offset: int) -> None:
-    """Returns once the last stable offset is there."""
+    """Returns once the last stable offset is `offset`."""
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:
         rows = peer.quietly("fetch", 13, max_wait=0, min_bytes=0, isolation_level=1, topics=of(topic, {0: 0}))
@@ -354,7 +358,7 @@ def below_the_last_stable_offset(peer: Peer, version: int) -> None:
     producer = begun(peer)
     peer.fill(topic_id, batch(b"plain"))
     patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
-    peer.quietly("produce", 9, **producing(producer, at, {0: sent(producer, 0, b"open", timestamp=NOON)}))
+    patiently(peer, "produce", 9, **producing(producer, at, {0: sent(producer, 0, b"open", timestamp=NOON)}))
     for level in (0, 1):
         for timestamp in (-1, -2, 0, NOON):
             topics = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
@@ -431,7 +435,7 @@ def markers(peer: Peer, version: int) -> None:
         peer.ask("describe_producers", 0, label, topics=topics)
 
     patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
-    peer.quietly("produce", 9, **producing(producer, at, {0: sent(producer, 0, b"hanging")}))
+    patiently(peer, "produce", 9, **producing(producer, at, {0: sent(producer, 0, b"hanging")}))
     state("open")
     write("of an older epoch", (producer[0], producer[1], producer[2] - 1), 0)
     write("an unknown partition", producer, 7)

@@ -1,4 +1,5 @@
-"""Requests that no current client sends but one might: repeats, future fields, odd headers, changes during a wait."""
+"""Requests that no current client sends, but another client might: repeats, future fields, odd headers, changes during a
+wait."""
 
 from __future__ import annotations
 
@@ -231,7 +232,7 @@ NAMES = {
 
 @session("offset_commit", versions=(8,), setup=Setup.GROUPS)
 def names_that_are_none_for_coordinators(peer: Peer, version: int) -> None:
-    """Invalid names of topics, and of groups where nothing is stored under them."""
+    """Invalid names of topics, and of groups in requests that store nothing."""
     group, producer = coordinated(peer), begun(peer)
     row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     for label, name in NAMES.items():
@@ -258,7 +259,7 @@ def names_that_are_none_for_coordinators(peer: Peer, version: int) -> None:
 
 
 def outside(group: str) -> dict[str, Any]:
-    """The fields of an OffsetCommit by no member."""
+    """The fields of an OffsetCommit by a client that is no member."""
     return {"group_id": group, "member_id": "", "generation_id_or_member_epoch": -1, "group_instance_id": None}
 
 

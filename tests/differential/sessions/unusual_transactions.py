@@ -1,4 +1,4 @@
-"""Transactions that time out, that begin anew while they are open, or that name what they may not have."""
+"""Transactions that time out, that begin again while they are open, or that name topics that no transaction may have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUPS = Setup.GROUPS
 
 
 def shown(peer: Peer, producer: Producer, label: str) -> None:
-    """The transaction's state as its coordinator describes it."""
+    """Records the transaction's state, as its coordinator describes it, in the transcript."""
     peer.ask("describe_transactions", 0, label, transactional_ids=[producer[0]])
 
 
@@ -44,11 +44,11 @@ def timed_out(peer: Peer, name: str, topic: str) -> Producer:
 
 
 def as_before(producer: Producer) -> dict[str, Any]:
-    """The fields of an InitProducerId of a producer that goes on."""
+    """The fields of an InitProducerId of a producer that continues with its id and epoch."""
     return beginning(producer[0], producer_id=producer[1], producer_epoch=producer[2])
 
 
-# --- beginning anew ---------------------------------------------------------------------------------------------------
+# --- beginning again --------------------------------------------------------------------------------------------------
 @session("init_producer_id", versions=(3, 4, 5), setup=_GROUPS)
 def after_a_timeout(peer: Peer, version: int) -> None:
     topic, _ = peer.create()
@@ -76,7 +76,7 @@ def over_its_own_open_transaction(peer: Peer, version: int) -> None:
 
 @session("init_producer_id", setup=_GROUPS)
 def without_patience(peer: Peer, version: int) -> None:
-    """While markers are written Kafka sends clients away to ask again, which all other sessions do."""
+    """While markers are written, Kafka answers with an error that clients retry. Other sessions retry; this one compares it."""
     topic, _ = peer.create()
     producer = begun(peer)
     patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
@@ -87,7 +87,7 @@ def without_patience(peer: Peer, version: int) -> None:
 
 @session("init_producer_id", versions=(4, 5), setup=_GROUPS)
 def of_a_late_producer(peer: Peer, version: int) -> None:
-    """It goes on with its old epoch while a newer one's transaction is open."""
+    """A producer continues with its old epoch while the transaction of a newer one is open."""
     topic, _ = peer.create()
     late, newer = begun(peer), begun(peer)
     patiently(peer, "add_partitions_to_txn", 3, **adding(newer, topic, 0))
@@ -181,7 +181,7 @@ def offsets_of_an_open_transaction(peer: Peer, version: int) -> None:
 # --- markers ----------------------------------------------------------------------------------------------------------
 @session("write_txn_markers", versions=(2,), setup=_GROUPS)
 def markers_of_version_2(peer: Peer, version: int) -> None:
-    """The epoch of such a marker is above its transaction's, unless it is repeated."""
+    """A marker of version 2 has a higher epoch than its transaction, unless the marker is repeated."""
     topic, topic_id = peer.create(partitions=2)
     producer = begun(peer)
     _, producer_id, epoch = producer
@@ -200,7 +200,7 @@ def markers_of_version_2(peer: Peer, version: int) -> None:
         peer.ask("describe_producers", 0, f"after {label}", topics=topics)
 
     patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
-    peer.quietly("produce", 9, **producing(producer, (topic, topic_id), {0: sent(producer, 0, b"open")}))
+    patiently(peer, "produce", 9, **producing(producer, (topic, topic_id), {0: sent(producer, 0, b"open")}))
     write("the open transaction's epoch", epoch)
     write("an older epoch", epoch - 1)
     write("a later epoch", epoch + 1)

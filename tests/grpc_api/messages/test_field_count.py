@@ -1,4 +1,4 @@
-"""The count of a message's fields is that of protobuf's tree, and stops soon above a bound."""
+"""The count of a message's fields equals that of protobuf's tree, and stops soon above a bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEND = records_pb2.SendRequest
 
 
 def in_twin(module: Any, layout: Any) -> Any:
-    """The layout in the classes of this form of the module."""
+    """Copies the layout into the classes of `module`, one form of the kernel."""
     made = module.Layout(len(layout.inner))
     for number, inner in enumerate(layout.inner):
         made.inner[number] = None if inner is None else in_twin(module, inner)
@@ -27,7 +27,7 @@ def in_twin(module: Any, layout: Any) -> Any:
 
 
 def counted(kind: Any, data: bytes, most: int = 1 << 40) -> int:
-    """By all forms of the kernel."""
+    """The number of fields; asserts that all forms of the kernel agree."""
     layout = layout_of(kind.FromString)
     counts = {module.count_fields(data, in_twin(module, layout), most) for module in TWINS.values()}
     (count,) = counts
@@ -38,7 +38,7 @@ def test_nested_fields_count() -> None:
     header = records_pb2.RecordHeader(name="n", value=b"v")
     record = records_pb2.RecordToSend(key=b"k", value=b"v" * 300, headers=[header, header])
     request = SEND(topic="t", records=[record] * 3)
-    # The topic; each record, its key, value and two headers; each header's name and value.
+    # The counted fields: the topic; each record, its key, value and two headers; each header's name and value.
     assert counted(SEND, request.SerializeToString()) == 1 + 3 * (1 + 2 + 2 + 4)
     batch = log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", batch=bytes(1 << 20))])
     assert counted(log_pb2.ProduceRequest, batch.SerializeToString()) == 3

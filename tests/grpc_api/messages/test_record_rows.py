@@ -1,4 +1,4 @@
-"""Decoded records on the wire equal what protobuf encodes for the same records."""
+"""The bytes of decoded records on the wire equal protobuf's encoding of the same records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel contains what other languages and type checkers need."""
+"""The wheel contains the .proto files for other languages and the marker for type checkers."""
 
 from __future__ import annotations
 

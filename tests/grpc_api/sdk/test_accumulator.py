@@ -18,7 +18,7 @@ from storage_tiers.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 VALUE = b"x" * 1000
-#: The size that a record may take, and the size that it takes.
+#: The bound of a record's size in bytes, and its size in the batch.
 SIZE = record_bytes(None, VALUE, NO_HEADERS)
 WRITTEN = 1009
 

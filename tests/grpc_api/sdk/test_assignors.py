@@ -38,7 +38,7 @@ def members_of(*topics: tuple[str, ...], instances: tuple[str | None, ...] = ())
 
 
 def rejoined(members: list[Subscriber], assignment: Assignment, generation: int) -> list[Subscriber]:
-    """The members with what they were assigned."""
+    """The members, joined again with the partitions that they were assigned."""
     return [
         each._replace(
             subscription=each.subscription._replace(owned=assignment.get(each.member_id, []), generation=generation)
@@ -48,10 +48,10 @@ def rejoined(members: list[Subscriber], assignment: Assignment, generation: int)
 
 
 def settled_assignment(members: list[Subscriber], counts: dict[str, int], generation: int = 1) -> Assignment:
-    """The assignment once members have given up what they were to give up, and have joined again."""
+    """The assignment once members have given up the partitions that they must give up, and have joined again."""
     assignment = assign(COOPERATIVE_STICKY, members, counts)
     owned = {each.member_id: set(each.subscription.owned) for each in members}
-    # No member gets what another still owns.
+    # No member gets a partition that another member still owns.
     for member, parts in assignment.items():
         assert not any(each in theirs for other, theirs in owned.items() if other != member for each in parts)
     return assign(COOPERATIVE_STICKY, rejoined(members, assignment, generation + 1), counts)

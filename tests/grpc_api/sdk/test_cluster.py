@@ -1,4 +1,4 @@
-"""The SDK's clients over three brokers, each in its own process: one address is enough, whichever broker's it is."""
+"""The SDK's clients over three brokers, each in its own process: the address of any one broker is enough."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def led_by_all(client: Client, topic: str) -> dict[int, int]:
-    """Creates the topic; its leaders by partition."""
+    """Creates the topic; returns its leaders by partition."""
     await client.create_topic(topic, partitions=PARTITIONS)
     async with asyncio.timeout(PATIENCE_S):
         while {each.leader for each in client.topic(topic).partitions} != set(BROKERS):
@@ -41,7 +41,7 @@ async def led_by_all(client: Client, topic: str) -> dict[int, int]:
 
 
 async def send(client: Client, topic: str, count: int, first: int = 0) -> None:
-    """Records in turn to all partitions."""
+    """Sends records to all partitions in turn."""
     async with client.producer() as producer:
         sent = [
             await producer.send(topic, b"%d" % number, partition=number % PARTITIONS)

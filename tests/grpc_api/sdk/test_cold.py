@@ -1,4 +1,4 @@
-"""Reading what a node left in a store, with no node running: the memory store outlives it."""
+"""Reads of the records that a node left in a store, with no node running: the memory store outlives the node."""
 
 from __future__ import annotations
 

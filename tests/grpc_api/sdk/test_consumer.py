@@ -47,7 +47,7 @@ def parts(topic: str, *numbers: int) -> list[TopicPartition]:
 
 
 async def write(client: Client, topic: str, count: int, start: int = 0) -> None:
-    """Records with their numbers as values, over all partitions."""
+    """Writes records with their numbers as values, over all partitions."""
     every = client.topic(topic).partitions
     async with client.producer() as producer:
         for number in range(start, start + count):
@@ -210,7 +210,7 @@ async def test_members_share_the_partitions_and_read_each_record_once(
 
 
 async def test_a_cooperative_member_keeps_its_position_by_hand(client: Client) -> None:
-    """Of partitions that it keeps over a rebalance nothing is read twice, though nothing was committed."""
+    """No record of a partition that it keeps over a rebalance is read twice, although nothing was committed."""
     await client.create_topic("t", partitions=4)
     await write(client, "t", 40)
     found: Counter[int] = Counter()
@@ -252,7 +252,7 @@ async def test_a_program_that_does_not_ask_loses_its_partitions(client: Client) 
         with pytest.raises(IllegalGeneration):
             await consumer.commit()
         assert await client.group_offsets("g") == {}
-        # It joins again when it asks, and begins at the last commit.
+        # The consumer joins again when it asks for records, and begins at the last commit.
         assert sorted(await values(consumer, 10)) == list(range(10))
 
 
@@ -303,7 +303,7 @@ async def test_eager_members_own_nothing_when_they_join(client: Client) -> None:
 
 
 async def test_after_a_failed_rebalance_nothing_is_assigned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the next commit would cover partitions that another member has by then."""
+    """Otherwise the next commit would cover partitions that another member has by then."""
     await client.create_topic("t")
     await write(client, "t", 4)
 
@@ -399,7 +399,7 @@ async def test_consumers_leave_no_task_behind(node: Served, client: Client) -> N
         async with client.consumer("g", ["t"], QUICK) as consumer:
             await until_joined(consumer)
         async with client.consumer("g", ["t"], QUICK):
-            pass  # never asked for records: it never joined
+            pass  # it asks for no records, so it never joins
         assert (await client.group("g")).members == []
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 

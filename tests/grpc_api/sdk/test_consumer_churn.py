@@ -1,4 +1,4 @@
-"""Members that come, leave and lose their connections at random, while records are written: none is lost, and while every
+"""Members that come, leave and lose their connections at random, while records are written: no record is lost, and while every
 member leaves in peace none is read twice."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Program:
         await self.consumer.close()
 
     async def crash(self) -> None:
-        """The program is gone without a word: its session ends later, and what it read last is not committed."""
+        """The program ends without leaving the group: its session expires later, and its last reads are not committed."""
         self.consumer._membership._member_id = ""
         self.consumer._membership._generation = -1
         await self.stop()

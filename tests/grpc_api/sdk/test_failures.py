@@ -220,11 +220,11 @@ async def test_a_closed_producer_refuses_records(client: Client) -> None:
 async def test_a_topic_deleted_meanwhile_is_named_at_the_timeout(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The producer asks again until then: a topic that is just created is not everywhere at once."""
+    """The producer asks again until its timeout, because a new topic is not known everywhere at once."""
     await client.create_topic("t")
     Answers(node, monkeypatch).plan = [
         UnknownTopicOrPartition("t-0") for _ in range(1000)
-    ]  # as the node's, once deleted
+    ]  # the error of a deleted topic
     async with client.producer(ProducerOptions(linger_s=0.0, delivery_timeout_s=0.5)) as producer:
         doomed = await producer.send("t", b"x")
         await client.delete_topic("t")

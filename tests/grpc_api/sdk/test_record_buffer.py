@@ -30,7 +30,7 @@ def test_this_run_has_a_compiled_buffer() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A record for partition 0 or 1 of a topic; or, with `take`, the oldest batch of that partition is done."""
+    """A record for partition 0 or 1 of a topic; or, with `take`, the end of the oldest batch of that partition."""
 
     topic: str
     partition: int
@@ -61,7 +61,7 @@ def begin(module: ModuleType, buffer: Any, topic: str, partition: int) -> None:
 
 
 def replay(module: ModuleType, steps: list[Step]) -> list[Any]:
-    """What a producer sees after each step."""
+    """The state that a producer sees after each step."""
     buffer = module.RecordBuffer(3000, 700)
     seen: list[Any] = []
     numbers = iter(range(1000))

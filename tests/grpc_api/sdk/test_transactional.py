@@ -32,7 +32,7 @@ S0 = TopicPartition("source", 0)
 
 
 class Stop(Exception):
-    """The program's own."""
+    """An exception of the program itself."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def producer(client: Client) -> AsyncIterator[TransactionalProducer]:
-    """Of the transactional id "x"; there is a topic "t" of two partitions."""
+    """A producer of the transactional id "x"; there is a topic "t" of two partitions."""
     await client.create_topic("t", partitions=2)
     async with client.transactional_producer("x") as made:
         yield made
@@ -61,7 +61,7 @@ async def values(client: Client, topic: str = "t", options: ReaderOptions = UNTI
 
 
 async def committed(client: Client, *expected: bytes) -> None:
-    """Returns once readers of committed records see these and no others: markers follow a commit."""
+    """Returns once readers of committed records see these and no others, because markers follow a commit."""
     async with asyncio.timeout(60):
         while await values(client) != sorted(expected):
             await asyncio.sleep(0.005)
@@ -137,14 +137,14 @@ async def test_a_record_that_fails_aborts_its_transaction(client: Client, produc
             await transaction.send("t", b"lost")
             await transaction.send("small", b"x" * 5000)
     await ended(client, "CompleteAbort")
-    with pytest.raises(RecordTooLarge):  # as soon as it is known
+    with pytest.raises(RecordTooLarge):  # as soon as the error is known
         async with producer.transaction() as transaction:
             future = await transaction.send("small", b"x" * 5000)
             await asyncio.wait([future])
             await transaction.send("t", b"lost")
     async with producer.transaction() as transaction:
         await transaction.send("t", b"kept")
-        with pytest.raises(UnknownTopicOrPartition):  # it reached no batch
+        with pytest.raises(UnknownTopicOrPartition):  # the record reached no batch
             await transaction.send("nowhere", b"")
     await committed(client, b"kept")
 
@@ -260,7 +260,7 @@ async def test_a_lost_connection_costs_and_doubles_nothing(
 async def test_a_transaction_that_is_being_committed_takes_no_more_records(
     node: Served, client: Client, producer: TransactionalProducer
 ) -> None:
-    """They would belong to the next one."""
+    """Such records would belong to the next transaction."""
     opened = producer.begin()
     await opened.send("t", b"kept")
     await node.hang_up()

@@ -1,4 +1,4 @@
-"""How much each connection may hold, and which one is closed when memory is short."""
+"""How much memory each connection may hold, and which connection is closed when memory is short."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ async def test_a_wrong_call_ends_with_status_and_detail(
     assert words in detail.message
     assert detail.kafka_error
     after = node.node.node.ground.metadata.image
-    # The node's own workers may write meanwhile: which start the bucket confirmed, which topic files it showed.
+    # The node's own workers may write meanwhile: the start that the bucket confirmed, and the topic files that it showed.
     assert (after.topics, after.deleting, after.configs) == (before.topics, before.deleting, before.configs)
     assert node.hot("t").end_offset == 0
 

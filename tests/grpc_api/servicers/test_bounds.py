@@ -66,8 +66,8 @@ def fetch(max_bytes: int = 4 * MIB, **fields: Any) -> log_pb2.FetchRequest:
 async def stopped_caller(
     address: str, kind: str, count: int, is_stalled: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[None]:
-    """A process that began `count` calls, read one answer, and stopped itself. One that read it before it had sent enough of
-    the others for `is_stalled` makes room for another."""
+    """A process that began `count` calls, read one answer, and stopped itself. If it stopped before it had sent enough calls
+    for `is_stalled`, another process replaces it."""
     command = ["-m", "tests.grpc_api.stopped_caller", address, kind, str(count)]
     for _ in range(6):
         process = await asyncio.create_subprocess_exec(sys.executable, *command)
@@ -182,7 +182,7 @@ async def test_a_batch_that_no_message_holds_is_an_error_in_its_place(
     wanted = log_pb2.FetchPartition(topic="t", partition=0, offset=1, max_bytes=1000)
     answer = await log.Fetch(log_pb2.FetchRequest(partitions=[wanted], max_bytes=1000, min_bytes=1))
     assert answer.partitions[0].error.kafka_error == "MESSAGE_TOO_LARGE"
-    assert "read it by Kafka's protocol, or continue after it" in answer.partitions[0].error.message
+    assert "read it with Kafka's protocol, or continue after it" in answer.partitions[0].error.message
     await node.node.append("t", b"behind")
     behind = log_pb2.FetchPartition(topic="t", partition=0, offset=2, max_bytes=1000)
     answer = await log.Fetch(log_pb2.FetchRequest(partitions=[behind], max_bytes=1000, min_bytes=1))

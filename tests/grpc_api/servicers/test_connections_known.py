@@ -1,4 +1,5 @@
-"""Which connections are known, also when the caller that began a look has gone, or no descriptor is left for the look."""
+"""The connections that count as open, also if the caller that began a check is cancelled or no descriptor is left for the
+check."""
 
 from __future__ import annotations
 

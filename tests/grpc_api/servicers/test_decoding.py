@@ -1,4 +1,4 @@
-"""Turns end when their threads end, and the room for inflated batches goes round among the reads that wait for it."""
+"""A decoding turn ends when its thread ends, and reads that wait share the bounded memory for inflated batches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_kept_batches_stay_within_the_bound_and_young_ones_are_kept(monkey
     await asyncio.sleep(0)
     turns.release(second)
     turns.release(second)
-    assert turns.try_keep(10) is None  # a read waits for this room
+    assert turns.try_keep(10) is None  # the waiting read comes first
     turns.release(first)
     assert (await waiting).size == 50
     assert turns.kept_bytes == 50

@@ -1,10 +1,10 @@
-"""What `tidelog.v1.Groups` adds to the contract: the caller's address, bounds, and requests that a message can hold but the
-contract cannot."""
+"""`tidelog.v1.Groups` beyond the contract: the caller's address, bounds, and requests that a message can hold but the contract
+cannot."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import grpc
@@ -14,7 +14,7 @@ import pytest
 from grpc_api import limits
 from grpc_api.channel import open_channel
 from grpc_api.contract.caller import Caller
-from grpc_api.contract.groups import LeaveGroup, Left
+from grpc_api.contract.groups import LeaveGroup, Left, LowerOffsets
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import groups_pb2 as pb
 from grpc_api.proto.groups_pb2_grpc import GroupsStub
@@ -70,7 +70,7 @@ def joining(**fields: Any) -> pb.JoinGroupRequest:
 
 
 async def reason(call: Any) -> str:
-    """Why the call failed as a whole."""
+    """The reason for which the whole call failed."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call
     detail = detail_in(failed.value.trailing_metadata())
@@ -92,7 +92,7 @@ async def test_calls_that_wait_for_members_are_bounded(server: GrpcServer, stub:
     waiting = [stub.Join(joining()) for _ in range(limits.MAX_JOINS)]
     await until(lambda: server.bounds.joins == limits.MAX_JOINS)
     assert await reason(stub.Join(joining())) == "Busy"
-    # Members that are there go on: a full bound keeps no heartbeat waiting.
+    # Members of the group continue: a full bound delays no heartbeat.
     beat = await stub.Heartbeat(pb.HeartbeatRequest(group="g", generation=1, member_id=one.member_id))
     assert beat.error.kafka_error == "REBALANCE_IN_PROGRESS"
     for each in waiting:
@@ -100,6 +100,33 @@ async def test_calls_that_wait_for_members_are_bounded(server: GrpcServer, stub:
     await until(lambda: server.bounds.joins == 0 and server.bounds.calls == 0)
     assert server.bounds.requests.held_bytes == server.bounds.answers.held_bytes == 0
     assert (await stub.Join(joining(member_id=one.member_id, reason="again"))).leader
+
+
+async def test_calls_that_lower_offsets_are_bounded(
+    core: MemoryCore, server: GrpcServer, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such call holds the ends of its request for as long as it visits groups."""
+    end = asyncio.Event()
+
+    async def lower_offsets(request: LowerOffsets, caller: Caller) -> Collection[int]:
+        await end.wait()
+        return request.coordinators
+
+    monkeypatch.setattr(core.groups, "lower_offsets", lower_offsets)
+    waiting = [stub.LowerOffsets(pb.LowerOffsetsRequest(coordinators=[3])) for _ in range(limits.MAX_LOWERINGS)]
+    await until(lambda: server.bounds.lowerings == limits.MAX_LOWERINGS)
+    assert await reason(stub.LowerOffsets(pb.LowerOffsetsRequest())) == "Busy"
+    waiting.pop().cancel()
+    await until(lambda: server.bounds.lowerings == limits.MAX_LOWERINGS - 1)
+    end.set()
+    assert [list((await each).lowered) for each in waiting] == [[3]] * len(waiting)
+    assert server.bounds.lowerings == 0
+
+
+async def test_ends_that_no_log_has_and_too_many_coordinators_are_refused(stub: Any) -> None:
+    below = pb.LostTopicEnds(topic="t", partitions=[pb.LostEnd(offset=-1)])
+    for request in (pb.LowerOffsetsRequest(topics=[below]), pb.LowerOffsetsRequest(coordinators=range(10_001))):
+        assert await reason(stub.LowerOffsets(request)) == "InvalidRequest"
 
 
 async def test_requests_that_the_contract_cannot_hold_are_refused(stub: Any) -> None:

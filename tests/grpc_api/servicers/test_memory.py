@@ -1,4 +1,4 @@
-"""Callers that wait for memory: the order in which they get it, and that a cancelled one keeps none."""
+"""Callers that wait for memory get it in order, and a cancelled caller keeps none."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ async def test_thousands_of_refused_records_are_answered_in_slices(
 ) -> None:
     await client.create_topic("t")
     hurried = itertools.count()
-    shared = TurnScheduler(lambda: float(next(hurried)))  # each look at the clock is the end of a slice
+    shared = TurnScheduler(lambda: float(next(hurried)))  # each reading of the clock ends a slice
     monkeypatch.setattr("grpc_api.servicers.calls.scheduler", lambda: shared)
     made = 0
 
@@ -240,7 +240,7 @@ async def test_a_batch_larger_than_a_message_comes_in_parts(
 
 
 def test_aborted_records_and_markers_are_left_out_and_passed() -> None:
-    """Clients cannot abort before transactions exist, so the test decodes what such a log would hold."""
+    """The test decodes batches built by hand: an aborted transaction with its marker, and a record behind them."""
     producer: Any = {"producer_id": 900, "producer_epoch": 0}
     records = build_batch([NewRecord(None, b"aborted")], base_sequence=0, transactional=True, **producer)
     records += build_control_batch(ControlKind.ABORT, base_offset=1, coordinator_epoch=0, timestamp=0, **producer)
@@ -278,7 +278,7 @@ async def test_acks_of_the_leader_do_not_wait_for_the_commit(node: Served, clien
 
 
 def bomb(messages: int) -> bytes:
-    """A small batch that inflates to so many messages."""
+    """A small batch that inflates to this number of messages."""
     return build_batch([NewRecord(None, bytes(100), (), 0)] * (messages * MESSAGE_RECORDS), codec=Codec.ZSTD)
 
 
@@ -314,7 +314,7 @@ async def test_a_batch_of_many_messages_is_inflated_once(
 async def test_a_small_read_is_answered_while_others_read_bombs(
     node: Served, client: Client, stub: Any, inflations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is room for one of three bombs: each read still ends with all records, and the small read ends first."""
+    """The memory holds one of three inflated bombs: each read still returns all records, and the small read ends first."""
     monkeypatch.setattr(limits, "INFLATED_BYTES", 16 << 20)
     await client.create_topic("t")
     await client.create_topic("small")

@@ -1,4 +1,4 @@
-"""Streams over a real channel, on a node in this process: what they promise, and how they answer wrong input."""
+"""Streams over a real channel, on a node in this process: their guarantees, and their answers to wrong input."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
 async def test_a_stream_holds_no_file_while_its_caller_is_slow(
     node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answers are copies, so the disk may free the segment meanwhile."""
+    """The stream's answers are copies, so the disk may free the segment meanwhile."""
     parts, write = fetch_stream._Follower.parts, CallContext.write_counted
     read_from: dict[Any, int] = {}
     given_back: list[int] = []

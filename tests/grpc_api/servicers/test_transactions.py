@@ -1,4 +1,4 @@
-"""What `tidelog.v1.Transactions` adds to the contract: requests that a message can hold but the contract cannot."""
+"""`tidelog.v1.Transactions` beyond the contract: requests that a message can hold but the contract cannot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _is_loading(stub: Any) -> bool:
 
 
 async def refusal(call: Any) -> str:
-    """Why the call failed as a whole: the reason, and the message."""
+    """The message of an InvalidRequest with which the whole call failed."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call
     detail = detail_in(failed.value.trailing_metadata())
@@ -72,7 +72,11 @@ async def test_a_producer_that_kafka_cannot_name_is_refused(stub: Any, number: i
         stub.WriteMarkers(pb.WriteTransactionMarkersRequest(producer=wrong)),
     ):
         assert "take both from InitProducer" in await refusal(call)
-    # The advice works.
+    # A broker that verifies a batch passes on its client's producer unchecked, and the coordinator refuses the producer.
+    if epoch < 1 << 15:
+        verified = pb.AddPartitionsToTransactionRequest(transactional_id="x", producer=wrong, verify_only=True)
+        assert (await stub.AddPartitions(verified)).error.kafka_error == "INVALID_PRODUCER_ID_MAPPING"
+    # The advice of the error works.
     asked = pb.InitTransactionalProducerRequest(transactional_id="x", timeout_ms=1000)
     producer = (await stub.InitProducer(asked)).producer
     ended = await stub.End(pb.EndTransactionRequest(transactional_id="x", producer=producer, commit=True))
@@ -98,7 +102,7 @@ async def test_requests_are_bounded(stub: Any) -> None:
 
 
 async def test_markers_pass_with_the_epoch_of_their_coordinator() -> None:
-    """By which a partition refuses those of a coordinator that has been replaced."""
+    """By this epoch a partition recognises, and refuses, the markers of a replaced coordinator."""
     asked = Markers("", ProducerIdAndEpoch(7, 3), True, [TopicPartition("t", 1)], 2)
     written: list[tuple[Markers, int]] = []
 

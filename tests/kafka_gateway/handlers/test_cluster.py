@@ -108,6 +108,18 @@ async def test_replicas_stay_in_the_one_directory(handlers: HandlerClient, core:
     assert await ask() == []
 
 
+async def test_a_replica_of_another_broker_is_not_available(
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = core.node
+    del node.sizes[TopicPartition("first", 0)]
+    monkeypatch.setattr(MemoryCore, "node", node)
+    dirs = [{"path": core.directory, "topics": [{"name": "first", "partitions": [0, 1, 9]}]}]
+    answer = await handlers.ask("alter_replica_log_dirs", 2, dirs=dirs)
+    rows = [(row.partition_index, int(row.error_code)) for row in answer.results[0].partitions]
+    assert rows == [(0, 9), (1, 0), (9, 3)]
+
+
 # --- DescribeProducers ------------------------------------------------------------------------------------------------
 async def test_producers_are_described(
     handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
@@ -325,7 +337,7 @@ async def test_an_unknown_kind_of_update_is_refused_first(handlers: HandlerClien
 
 
 async def level(handlers: HandlerClient, name: str) -> int | None:
-    """What ApiVersions tells clients; None if the feature is off."""
+    """The feature's level in ApiVersions; None if the feature is off."""
     answer = await handlers.ask("api_versions", 4, client_software_name="a", client_software_version="1")
     return next((row.max_version_level for row in answer.finalized_features if row.name == name), None)
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: a group's coordinator in every version; none for transactional ids and unknown types."""
+"""FindCoordinator: the coordinator of a group or a transactional id in every version; an unknown key type is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Group requests through their handlers: waiting members cost no task, and each API has a coordinator's refusal in its place.
-
-What Apache Kafka answers to each request is in `tests/differential/sessions/groups.py`."""
+"""Group requests through their handlers: waiting members cost no task, and each API reports a coordinator's refusal in its own
+field. `tests/differential/sessions/groups.py` has Apache Kafka's answer to each request."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def join(member: str = "", group: str = "g") -> dict[str, Any]:
 
 
 async def loaded(core: MemoryCore) -> None:
-    """Its group shards answer."""
+    """Returns once all group shards of the core are active."""
     hosts = core.groups._runtime.hosts.values()
     async with asyncio.timeout(60):
         while any(host.state is not ShardState.ACTIVE for host in hosts):
@@ -59,7 +58,7 @@ async def member(handlers: HandlerClient) -> str:
 
 async def test_members_that_wait_cost_no_task(core: MemoryCore) -> None:
     await loaded(core)
-    # Requests are read at once, however busy the machine is.
+    # With this clock requests are read at once, however busy the machine is.
     handlers = HandlerClient(core, Options(scheduler=TurnScheduler(lambda: 0.0)))
     leader = await member(handlers)
     before = len(asyncio.all_tasks())
@@ -199,7 +198,7 @@ async def test_commits_and_deletions_of_many_parts_are_answered_in_the_order_of_
 async def test_a_commit_in_a_transaction_does_not_queue_for_the_time_that_it_waits(
     core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its waits for the coordinator are no use of the loop: it does not queue behind long requests."""
+    """Its waits for the coordinator do not count as use of the event loop, so it does not queue behind long requests."""
     await loaded(core)
     now, rests = [0.0], []
 
@@ -224,7 +223,7 @@ async def test_a_commit_in_a_transaction_does_not_queue_for_the_time_that_it_wai
 async def test_a_topic_without_partitions_takes_no_answer_from_the_others(
     core: MemoryCore, handlers: HandlerClient
 ) -> None:
-    """The group answers only for partitions; as in Kafka a topic without any is left out."""
+    """The group answers only for partitions; as in Kafka, a topic without partitions is left out."""
     await loaded(core)
     await core.create([NewTopic("wide", partitions=AT_ONCE + 1)])
     transaction = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "generation_id": -1, "member_id": ""}
@@ -305,7 +304,7 @@ OFFSETS = ({"name": "first", "partition_indexes": (0,)},)
 COMMITS = (
     {"name": "first", "partitions": ({"partition_index": 0, "committed_offset": 1, "committed_metadata": None},)},
 )
-#: A request of each API, its version, and how its answer's codes are found.
+#: An API, its version, a request, and a function that finds the answer's error codes.
 REFUSED: list[tuple[str, int, dict[str, Any], Any]] = [
     ("join_group", 9, join(), lambda a: [a.error_code]),
     ("join_group", 0, join(), lambda a: [a.error_code]),

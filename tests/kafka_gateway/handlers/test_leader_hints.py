@@ -20,7 +20,7 @@ from tests.kafka_gateway.kio_frames import message, record_batch, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
 BATCH = record_batch(b"a")
-#: Broker 3 has no listener for the clients of INSIDE.
+#: Broker 3 has no INSIDE listener.
 BROKERS = (
     BrokerDescription(1, (Endpoint("PLAINTEXT", "one", 9092), Endpoint("INSIDE", "10.0.0.1", 19092))),
     BrokerDescription(2, (Endpoint("PLAINTEXT", "two", 9093), Endpoint("INSIDE", "10.0.0.2", 19093)), "rack-b"),
@@ -38,7 +38,7 @@ def three_brokers(core: MemoryCore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusing(core: MemoryCore, monkeypatch: pytest.MonkeyPatch, errors: list[LogError | None]) -> None:
-    """Partition `n` is refused with the error at index n, if there is one."""
+    """Partition n gets the error at index n modulo the number of errors; None refuses nothing."""
 
     def append(appends: Any, *, transaction: Any = None) -> Any:
         found = [errors[each.partition.partition % len(errors)] for each in appends]
@@ -71,7 +71,7 @@ async def fetched(
 
 
 async def read(core: MemoryCore, api: str, version: int, listener: str, **values: Any) -> Any:
-    """The answer; kio writes it with the same bytes."""
+    """The decoded answer; asserts that kio writes it with the same bytes."""
     options = Options()
     options.request_context.client.listener = listener
     framed = await HandlerClient(core, options).answer(api, version, **values)
@@ -128,7 +128,7 @@ async def test_a_refused_read_names_the_leader_from_version_16(
 
 
 async def test_addresses_are_those_of_the_clients_listener(core: MemoryCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broker 3 is not named: it has no such listener."""
+    """Broker 3 has no INSIDE listener, so the answer leaves out its address."""
     refusing(core, monkeypatch, [NotLeader("moved")])
     for answer in (await produced(core, 13, range(2), "INSIDE"), await fetched(core, 18, range(2), "INSIDE")):
         assert leaders(answer) == [(2, 7), (3, 4)]

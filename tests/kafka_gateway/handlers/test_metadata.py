@@ -55,7 +55,8 @@ async def test_unknown_names_are_created_unless_the_request_forbids_it(handlers:
     forbidden = await handlers.ask("metadata", version, topics=wanted, allow_auto_topic_creation=False)
     assert rows_of(forbidden)[1] == ("new", 3, 0)
     allowed = await handlers.ask("metadata", version, topics=wanted, allow_auto_topic_creation=True)
-    # Below version 4 a request cannot forbid creation. The answer that makes a topic does not have it, as Kafka's.
+    # Below version 4 a request cannot forbid creation. As in Kafka, the answer to the request that creates a topic lacks this
+    # topic.
     new = ("new", 0, 1) if version < 4 else ("new", 3, 0)
     assert rows_of(allowed) == [("first", 0, 3), new, ("not a name", 17, 0)]
     retried = await handlers.ask("metadata", version, topics=wanted, allow_auto_topic_creation=False)

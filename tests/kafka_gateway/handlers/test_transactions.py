@@ -1,6 +1,5 @@
-"""Transaction requests through their handlers, in every version, and a coordinator's refusal in its place in each answer.
-
-What Apache Kafka answers to each request is in `tests/differential/sessions/transactions.py`."""
+"""Transaction requests through their handlers, in every version, and a coordinator's refusal in its own field of each answer.
+`tests/differential/sessions/transactions.py` has Apache Kafka's answer to each request."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.coordinator_errors import CoordinatorLoading, NotCoordinator
 from grpc_api.contract.groups import TxnOffsetCommit
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
@@ -61,7 +60,7 @@ def codes(value: Any) -> set[int]:
 
 
 def requests(producer: dict[str, Any]) -> Iterable[tuple[str, int, dict[str, Any]]]:
-    """Each API and version of transactions, as a producer asks it."""
+    """A request in each version of each API for transactions."""
     offsets = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     commit = {**producer, "group_id": "g", "topics": ({"name": "first", "partitions": (offsets,)},)}
     for version in range(6):
@@ -144,7 +143,8 @@ async def test_a_commit_of_offsets_in_a_transaction_says_what_its_client_knows(
     speaks: int,
     knows_abortable: bool,
 ) -> None:
-    """By it the coordinator adds the offsets to the transaction, and chooses its errors."""
+    """From the client's transaction version and known errors the coordinator decides whether to add the offsets to the
+    transaction, and chooses its errors."""
     entered: list[TxnOffsetCommit] = []
 
     async def enter(at: TopicPartition, commit: TxnOffsetCommit) -> None:
@@ -161,7 +161,7 @@ async def test_a_commit_of_offsets_in_a_transaction_says_what_its_client_knows(
 
 
 async def test_a_refused_end_names_no_producer(handlers: HandlerClient, core: MemoryCore) -> None:
-    """A client would take one for the producer of its next transaction."""
+    """A client would use a named producer for its next transaction."""
     producer = await begun(handlers, core)
     for host in core.transactions._runtime.hosts.values():
         host.state, host._why = ShardState.LOADING, CoordinatorLoading("not yet")
@@ -200,7 +200,7 @@ async def test_a_coordinator_that_cannot_answer_says_so_at_its_place(
             host.state, host._why = state, why
     for schema, version, fields in requests(producer):
         if schema == "add_offsets_to_txn" or (schema == "list_transactions" and code == NOT_COORDINATOR):
-            continue  # the first asks two coordinators; a list leaves out what others have
+            continue  # add_offsets asks two coordinators; a list leaves out unreadable shards
         wanted = code
         if schema == "txn_offset_commit" and version < 2 and code == COORDINATOR_LOAD_IN_PROGRESS:
             wanted = COORDINATOR_NOT_AVAILABLE
@@ -236,7 +236,7 @@ async def test_markers_are_answered_partition_by_partition(handlers: HandlerClie
         assert [(each.partition_index, int(each.error_code)) for each in rows] == [(0, NONE), (99, 3)]
     writer = core.transactions._markers
     assert isinstance(writer, MemoryMarkers)
-    assert [markers.version for markers in writer.asked] == [0, 2]  # with it the partition compares the epoch
+    assert [markers.version for markers in writer.asked] == [0, 2]  # the version decides how epochs are compared
 
 
 @pytest.mark.parametrize("version", range(3, 14))

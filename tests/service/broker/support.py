@@ -51,14 +51,14 @@ Answer = TypeVar("Answer")
 
 #: Seconds that a step of a starved machine may take. No test waits them out.
 PATIENCE_S = 60
-#: A thousand partitions may take a busy machine longer than a client is patient.
+#: Opening a thousand partitions may take a busy machine longer than a client waits.
 assignment.OPENING_PATIENCE_S = PATIENCE_S
 #: Small segments; the local disk keeps nothing that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
 
 
 class Driven:
-    """Any core, with short methods for what tests do with it."""
+    """A core with short methods for the calls that tests make."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -87,7 +87,7 @@ class Driven:
         return list(answers)
 
     async def read(self, topic: str, offset: int, partition: int = 0, wait_ms: int = 5000) -> list[Record]:
-        """The records of one fetch at `offset`, those below it left out."""
+        """The records of one fetch at `offset`, without those below it."""
         wanted = FetchPartition(TopicPartition(topic, partition), offset, 1 << 20)
         (answer,) = await self.fetch(wanted, wait_ms=wait_ms)
         if answer.error is not None:
@@ -171,7 +171,7 @@ def taken(answer: Fetched) -> list[tuple[BatchHeader, list[Record]]]:
 
 
 async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer, asked for again as clients do while a coordinator is made and loaded."""
+    """Repeats the request while the coordinator is made and loaded, as clients do; returns the answer."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

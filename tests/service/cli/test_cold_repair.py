@@ -110,7 +110,7 @@ def test_lost_segments_are_named_and_nothing_changes(node: Node) -> None:
 
 
 def test_lost_segments_are_accepted_by_name(node: Node) -> None:
-    """The operator follows the message: the words that it names are accepted, and no others."""
+    """The operator follows the message: the repair accepts the range that the message names, and no larger one."""
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)
     (first,) = segments(node, "t")

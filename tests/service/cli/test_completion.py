@@ -1,4 +1,6 @@
-"""What Tab offers: topics of a real node and names of configs; without a node it offers nothing and prints no error."""
+"""The completions that Tab offers: topics of a real node and names of configs; without a node, no completion and no
+error.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str, **environment: str) -> list[str]:
-    """What bash is offered for the last word of `line`."""
+    """The completions that bash offers for the last word of `line`."""
     words = {"_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     ran = CliRunner().invoke(app, [], env={**words, **environment}, prog_name="tidelog")
     assert (ran.exit_code, ran.stderr) == (0, ""), ran.stderr

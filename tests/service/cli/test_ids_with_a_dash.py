@@ -23,7 +23,7 @@ ID = uuid_text(RAW)
 
 
 async def fill(directory: Path) -> None:
-    """Makes a cluster with that id and one topic, whose records are all in the store."""
+    """Makes a cluster whose id begins with `-`, with one topic whose records are all in the store."""
     store = await open_store(StoreLocation.parse(str(directory / "store")), OsFiles(), SystemClock())
     async with running(directory / "first", FaultyStore(store)) as node:
         await node.create("orders", configs=TIERED)

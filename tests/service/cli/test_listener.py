@@ -1,4 +1,4 @@
-"""What answers at an address given to a command: a node's Kafka listener, or something else, which the command names."""
+"""A command tells whether a node's Kafka listener answers at the address it is given, and names any other server."""
 
 from __future__ import annotations
 

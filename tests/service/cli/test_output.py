@@ -1,4 +1,6 @@
-"""Tables of the command line: an empty one says so on standard error, and standard output stays what programs read."""
+"""Tables of the command line: an empty table is reported on standard error, so that standard output is left to
+programs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node a command talks to: by option, by environment, by profile; and the errors that a wrong profile gives."""
+"""The node that a command talks to, given by option, environment or profile; and the errors that a wrong profile gives."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def indexes(node: Node) -> list[Path]:
 
 def cluster_of(node: Node) -> str:
     (cluster,) = (path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists())
-    until(lambda: any((node.store_path / cluster / "metadata").glob("*")), "the metadata are in the bucket")
+    until(lambda: any((node.store_path / cluster / "metadata").glob("*")), "the metadata is in the bucket")
     return cluster
 
 

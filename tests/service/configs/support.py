@@ -1,4 +1,4 @@
-"""What the config tests share: an image, resolvers with and without a store, changes and descriptions."""
+"""Helpers of the config tests: an image, resolvers with and without a store, changes and descriptions."""
 
 from __future__ import annotations
 

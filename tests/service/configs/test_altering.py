@@ -268,7 +268,7 @@ def test_replacing_is_refused_in_kafkas_words(
 
 
 def test_an_unknown_broker_config_is_refused_with_the_nearest_name() -> None:
-    # Kafka accepts it silently and stores it as a secret.
+    # Kafka accepts an unknown config silently and stores it as a secret.
     with pytest.raises(
         InvalidConfig, match=r"Unknown broker config name: retention.ms \(did you mean log.retention.ms"
     ):
@@ -330,7 +330,7 @@ NO_ROOM = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner threa
 def test_the_cleaner_has_a_thread_with_more_than_1_mib(
     resource: Resource, values: Mapping[str, str], refusal: str | None
 ) -> None:
-    """Kafka 4.2.1's answers; to no thread it says "/ by zero"."""
+    """The refusals are Kafka 4.2.1's, except that Kafka refuses zero threads with "/ by zero"."""
     changes = [ConfigAlteration(name, SET, text) for name, text in values.items()]
     if refusal is None:
         assert len(NODE.alter(EMPTY, resource, changes)) == len(values)
@@ -356,4 +356,6 @@ def test_the_cleaners_buffer_is_compared_with_the_threads_of_every_source() -> N
     with pytest.raises(InvalidRequest, match="1MB per cleaner thread"):
         node.alter(image, BROKER, [], replace=True)
     assert node.alter(image, BROKER, [ConfigAlteration("log.cleaner.backoff.ms", SET, "1")])
-    assert node.alter(image, EVERY_BROKER, [ConfigAlteration(CLEANER_BUFFER, SET, "2097152")]), "the broker's own holds"
+    assert node.alter(image, EVERY_BROKER, [ConfigAlteration(CLEANER_BUFFER, SET, "2097152")]), (
+        "the broker's own value is used"
+    )

@@ -91,11 +91,12 @@ def test_every_rule_has_kafkas_bounds(row: dict[str, str]) -> None:
 
 
 def bounds(rule: str) -> tuple[list[str], list[str]]:
-    """Values that a rule, in Kafka's own text, allows at its edges, and values just beyond that it refuses."""
+    """Values at the edges of a rule (in Kafka's own text), which the rule allows, and values just beyond, which it
+    refuses."""
     if rule == "non-empty string":
         return ["x"], [""]
     if rule in ("non-null string", "non-empty list"):
-        return ["x"], []  # no text stands for null, and an empty list means none
+        return ["x"], []  # no text stands for null, and an empty list is a default
     if rule.startswith("[partitionId]"):
         return ["0:1,1:2", "*"], ["0", "0:x"]
     ends = re.fullmatch(r"\[(-?\d+),\.\.\.,?(-?\d*)\](?: or (-?\d+))?", rule)

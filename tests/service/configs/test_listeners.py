@@ -160,7 +160,7 @@ def test_the_default_ports_are_9092_to_9094(tmp_path: Path, port: int, what: str
     del free[{9092: "listeners", 9093: "grpc_listener", 9094: "http_listener"}[port]]
     settings = load_settings({**free, "data_dir": tmp_path / "data", "store": "none"}, environ={})
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # if the port is already in use, that will do
+        with contextlib.suppress(OSError):  # a port that is already in use serves as well
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
         said = (
             f"127.0.0.1:{port} for {what}: Address already in use; stop the process using it, or choose another {flag}"

@@ -18,7 +18,7 @@ from service.controller.server import ControllerService, serving
 from service.metadata.commands import FoundCluster, RegisterBroker
 from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
-from storage_tiers.clock import SystemClock
+from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.files import OsFiles
 from tests.support.clock import SeededRng
 
@@ -32,6 +32,8 @@ class Controlling:
 
     metadata: MetadataLog
     controller: Controller
+    service: ControllerService
+    contacts: Contacts
     port: int
 
     @property
@@ -40,15 +42,18 @@ class Controlling:
 
 
 @asynccontextmanager
-async def controlling(path: Path, port: int = 0, session_s: float = SESSION_S) -> AsyncIterator[Controlling]:
+async def controlling(
+    path: Path, port: int = 0, session_s: float = SESSION_S, *, local: int = -1
+) -> AsyncIterator[Controlling]:
     path.mkdir(exist_ok=True)
-    metadata = MetadataLog.open(str(path), OsFiles())
+    metadata = MetadataLog.open(str(path), OsFiles(), SystemRng())
     controller = Controller(metadata, Resolver({}, node_id=3000, has_store=False))
     await controller.execute(FoundCluster(CLUSTER))
-    service = ControllerService(metadata, controller, Contacts(session_s), SystemClock())
+    contacts = Contacts(session_s)
+    service = ControllerService(metadata, controller, contacts, SystemClock(), local=local)
     try:
         async with serving(service, "127.0.0.1", port) as bound:
-            yield Controlling(metadata, controller, bound)
+            yield Controlling(metadata, controller, service, contacts, bound)
     finally:
         await metadata.close()
 

@@ -8,19 +8,21 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
 
-from grpc_api.channel import answered
+from grpc_api.channel import NodeChannel, answered, open_channel
 from grpc_api.contract.topics import NewTopic
 from service.controller import controller_pb2 as pb
 from service.controller.client import RETRYING
+from service.controller.follower import MetadataFollower
+from service.controller.limits import MAX_COMMANDS_OF_A_CALL, MAX_REQUEST_BYTES
 from service.controller.membership import ClusterMembership
-from service.controller.server import MAX_REQUEST_BYTES
 from service.metadata.command_codec import encode_command
 from service.metadata.commands import AllocateProducerIds, CreateTopic, ForgetTopic, SkipProducerIds
-from service.metadata.parts import NO_LEADER, Changes
+from service.metadata.parts import NO_LEADER
 from service.metadata.recent import MAX_RECENT_BYTES
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import SystemClock
@@ -33,8 +35,10 @@ from storage_tiers.errors import (
     RequestTimedOut,
     StaleBrokerEpoch,
     TopicExists,
+    UnsupportedVersion,
     WrongCluster,
 )
+from storage_tiers.files import OsFiles
 from tests.service.broker.support import until
 from tests.service.controller.support import CLUSTER, SESSION_S, Following, controlling, following, registration_of
 from tests.service.metadata.records import configured, new_topic, topic_id
@@ -72,7 +76,7 @@ async def test_the_end_of_a_broker_takes_its_leaderships_and_its_return_gives_th
         async with following(controller.address, 2) as two:
             await ready(one, two)
             await one.remote.execute(new("t", 1, 2))
-        await until(lambda: one.follower.image.brokers[2].fenced)  # its stream ended; the session has ten minutes
+        await until(lambda: one.follower.image.brokers[2].fenced)  # its stream has ended; its session lasts ten minutes
         assert {p.leader for p in one.follower.image.topics[topic_id(1)].partitions} == {1, NO_LEADER}
         async with following(controller.address, 2, start=b"next") as two:
             await ready(two)
@@ -112,18 +116,23 @@ async def test_a_broker_confirms_the_answers_that_it_has(tmp_path: Path) -> None
 
 async def test_a_directory_of_another_cluster_does_not_join(tmp_path: Path) -> None:
     async with controlling(tmp_path) as controller:
-        joining = ClusterMembership(controller.address, 1, "another", "", clock=SystemClock(), rng=SeededRng(1))
+        joining = ClusterMembership(
+            controller.address, 1, "another", str(tmp_path), files=OsFiles(), clock=SystemClock(), rng=SeededRng(1)
+        )
         with pytest.raises(WrongCluster, match="give the broker the address of its own controller"):
             await joining.joined()
         await joining.close()
 
 
 async def test_a_broker_joins_with_all_that_its_controller_has(tmp_path: Path) -> None:
-    """Its start decides by the metadata: whether the cluster has a store, which partitions it leads."""
+    """The start of a broker needs the metadata: whether the cluster has a store, and which partitions the broker
+    leads."""
     async with controlling(tmp_path) as controller:
         for _ in range(50):
             await controller.controller.execute(SkipProducerIds())
-        joining = ClusterMembership(controller.address, 1, CLUSTER, "", clock=SystemClock(), rng=SeededRng(1))
+        joining = ClusterMembership(
+            controller.address, 1, CLUSTER, str(tmp_path), files=OsFiles(), clock=SystemClock(), rng=SeededRng(1)
+        )
         await joining.joined()
         assert joining.metadata.last_index == controller.metadata.last_index
         await joining.close()
@@ -136,14 +145,14 @@ async def test_a_broker_with_another_disk_waits_until_its_dead_predecessor_is_fe
             starting = asyncio.create_task(
                 stack.enter_async_context(following(controller.address, 1, start=b"next", disk=b"another"))
             )
-            await asyncio.sleep(0)  # it asks while the first one lives
+            await asyncio.sleep(0)  # the second start asks while the first one lives
             one.beating.cancel()
             two = await starting
             assert two.remote.broker_epoch == 2
 
 
 async def test_a_silent_broker_is_fenced_while_its_stream_is_open(tmp_path: Path) -> None:
-    """As a process that is stopped between two heartbeats."""
+    """A process that is stopped between two heartbeats keeps its stream open."""
     async with controlling(tmp_path, session_s=0.5) as controller, following(controller.address, 1) as one:
         one.beating.cancel()
         beat = pb.HeartbeatRequest(broker_id=1, broker_epoch=1, ready=True)
@@ -152,7 +161,7 @@ async def test_a_silent_broker_is_fenced_while_its_stream_is_open(tmp_path: Path
         assert not (await stream.read()).fenced
         await until(lambda: controller.metadata.image.brokers[1].fenced)
         await stream.write(beat)
-        assert not (await stream.read()).fenced, "it goes on where it was"
+        assert not (await stream.read()).fenced, "the stream continues after the pause"
         stream.cancel()
 
 
@@ -183,7 +192,10 @@ async def test_a_controller_that_restarts_finds_its_brokers_and_their_commands(t
             assert again.metadata.image.brokers[1].may_lead
 
 
-async def test_a_controller_of_an_older_disk_is_followed_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_controller_of_an_older_disk_is_not_followed_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also not once its own entries have passed the broker's offset. The newest one is followed again."""
     async with AsyncExitStack() as stack:
         async with controlling(tmp_path / "one") as controller:
             one = await stack.enter_async_context(following(controller.address, 1))
@@ -191,13 +203,24 @@ async def test_a_controller_of_an_older_disk_is_followed_back(tmp_path: Path, ca
             shutil.copytree(tmp_path / "one", tmp_path / "older")
             await one.remote.execute(new("t", 1))
             one.follower._snapshot.extend(new_topic("half", 9))  # of a stream that broke in a snapshot's middle
-            seen: list[Changes] = []
-            one.follower.subscribe(lambda _, changes: seen.append(changes))
-        async with controlling(tmp_path / "older", controller.port) as again:
-            await until(lambda: one.follower.image == again.metadata.image)
-            assert not one.follower.image.topics
-            assert seen[0].topics == (topic_id(1),), "listeners learn what is gone"
-    assert "controller.went_back" in caplog.text
+            known = one.follower.image
+        async with controlling(tmp_path / "older", controller.port) as older:
+            await until(lambda: one.follower.is_ahead)
+            for _ in range(9):
+                await older.controller.execute(SkipProducerIds())
+            with pytest.raises(
+                RequestTimedOut, match="older data directory; nothing was changed, retry once it runs on"
+            ):
+                await one.remote.execute(new("u", 2))
+            assert one.follower.image is known
+            assert not older.metadata.image.topics
+        async with controlling(tmp_path / "one", controller.port) as again:
+            await again.controller.execute(SkipProducerIds())  # each start of a node with a controller has an entry
+            await until(lambda: not one.follower.is_ahead)
+            await one.remote.execute(new("u", 2))
+            assert one.follower.image == again.metadata.image
+            assert sorted(one.follower.image.topic_ids) == ["t", "u"]
+    assert caplog.text.count("controller.went_back") == 1
 
 
 async def test_a_follower_that_is_far_behind_gets_a_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -225,7 +248,7 @@ async def test_a_follower_that_is_far_behind_gets_a_snapshot(tmp_path: Path, cap
         ("Register", lambda: pb.RegisterRequest(command=b"\xff"), InvalidRequest),
         ("Execute", lambda: _executing(broker_epoch=7), StaleBrokerEpoch),
         ("Execute", lambda: _executing(broker_id=9), BrokerNotRegistered),
-        ("Execute", lambda: pb.ExecuteRequest(broker_id=1, broker_epoch=1), InvalidRequest),
+        ("Execute", lambda: _executing(count=MAX_COMMANDS_OF_A_CALL + 1), InvalidRequest),
     ],
 )
 async def test_wrong_requests_are_refused_and_change_nothing(
@@ -246,9 +269,10 @@ def _registering(cluster_id: str = "", disk: bytes = b"") -> pb.RegisterRequest:
     return pb.RegisterRequest(cluster_id=cluster_id, command=encode_command(registration_of(1, b"other", disk)))
 
 
-def _executing(broker_id: int = 1, broker_epoch: int = 1) -> pb.ExecuteRequest:
+def _executing(broker_id: int = 1, broker_epoch: int = 1, count: int = 1) -> pb.ExecuteRequest:
     command = encode_command(AllocateProducerIds(1))
-    return pb.ExecuteRequest(broker_id=broker_id, broker_epoch=broker_epoch, command=command)
+    commands = [pb.NumberedCommand(sequence=100 + each, command=command) for each in range(count)]
+    return pb.ExecuteRequest(broker_id=broker_id, broker_epoch=broker_epoch, commands=commands)
 
 
 async def test_a_broker_finds_its_own_controller_after_another_ones_refusal(tmp_path: Path) -> None:
@@ -308,6 +332,20 @@ async def test_a_taken_address_is_named(tmp_path: Path) -> None:
             assert second.port != controller.port
 
 
+async def test_another_listener_of_the_controllers_node_is_named() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    channel = NodeChannel(open_channel(address), address, SystemClock(), SeededRng(1))
+    try:
+        with pytest.raises(UnsupportedVersion, match="is not a controller's listener; give the controller_listener"):
+            await asyncio.wait_for(MetadataFollower(channel, CLUSTER).run(), SESSION_S)
+    finally:
+        await channel.channel.close()
+        await server.stop(None)
+
+
 async def test_a_second_start_of_the_same_disk_ends_the_first(tmp_path: Path) -> None:
     async with controlling(tmp_path) as controller, following(controller.address, 1) as first:
         await ready(first)
@@ -349,7 +387,7 @@ async def test_a_broker_that_is_cancelled_beside_an_answer_ends(tmp_path: Path) 
 
 
 class Beats:
-    """A heartbeat stream that gives these answers one after another: None fails as a controller that is away."""
+    """A heartbeat stream that gives these answers in turn; None fails as if the controller were away."""
 
     def __init__(self, answers: list[pb.HeartbeatReply | None]) -> None:
         self._answers = answers
@@ -388,7 +426,8 @@ async def test_the_lease_lasts_while_the_controller_answers_or_is_away(
 
 
 async def test_the_end_of_a_stream_with_answers_does_not_extend_the_lease(tmp_path: Path) -> None:
-    """The stream of a process that was paused ends when it continues; the next one says whether it has a successor."""
+    """The stream of a paused process ends when the process continues; the next stream says whether the broker has a
+    successor."""
     async with controlling(tmp_path) as controller, following(controller.address, 1) as one:
         one.beating.cancel()
         one.remote._stub.Heartbeat = lambda: Beats([pb.HeartbeatReply()])

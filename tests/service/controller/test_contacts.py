@@ -1,4 +1,4 @@
-"""A broker is fenced after its silence, soon after its stream's end, and never on the word of an older registration."""
+"""A broker is fenced after its silence or soon after the end of its stream, and never because of an older registration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def contacts() -> Contacts:
 
 
 def deadline(contacts: Contacts) -> float:
-    """The first tenth of a second at which a broker is overdue; it is forgotten then."""
+    """The first tenth of a second at which a broker is overdue; the contacts then forget that broker."""
     return next(each / 10 for each in range(10_000) if contacts.overdue(each / 10))
 
 

@@ -25,14 +25,12 @@ from grpc_api.contract.groups import (
 )
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.record_fields import finish
-from service.coordination.runtime import (
-    CoordinatorRuntime,
-    ShardHost,
-)
+from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -78,7 +76,7 @@ class Held:
         await until(lambda: self.host.state is ShardState.ACTIVE)
 
     async def reload(self) -> None:
-        """The same partition, led anew."""
+        """Gains the partition again, and waits until the shard is loaded."""
         self.runtime.gained(0, PartitionLog(self.partition))
         await self.loaded()
 

@@ -1,4 +1,4 @@
-"""What the errors of groups and transactions advise, done: the request that was refused is taken then."""
+"""The advice in errors of groups and transactions: once it is followed, the refused request is accepted."""
 
 from __future__ import annotations
 

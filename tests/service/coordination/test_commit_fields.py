@@ -129,7 +129,7 @@ def test_an_uncommon_commit_is_left_to_the_caller(module: ModuleType, topic: Top
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_hash_codes_are_javas(name: str) -> None:
-    """Absolute, of the characters of UTF-16, lone surrogates included."""
+    """The absolute value of the hash code of the UTF-16 code units, lone surrogates included."""
     raw = name.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(raw), 2):

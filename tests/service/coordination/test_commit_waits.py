@@ -27,7 +27,7 @@ async def test_records_of_a_cancelled_commit_do_not_count_as_committed() -> None
     with pytest.raises(CoordinatorNotAvailable):
         await waiting
     assert host.state is ShardState.LOADING
-    # The log has the record, and is read again.
+    # The log has the record, so the shard finds it when it reads the log again.
     await until(lambda: host.state is ShardState.ACTIVE)
     assert fetched(host) == [(1, False)]
     await end(host)

@@ -1,5 +1,5 @@
-"""ListGroups, DescribeGroups, ListTransactions and DescribeTransactions while the flush of a record is held back: they show
-what the records before it left.
+"""ListGroups, DescribeGroups, ListTransactions and DescribeTransactions while the flush of a record is held back: they
+show the state before that record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def described(held: Held) -> DescribedGroup:
 
 
 def seen(held: Held) -> tuple[str, list[tuple[str, bytes, bytes]], list[str]]:
-    """The group's state, its members' ids, subscriptions and assignments, and the states that ListGroups has."""
+    """The group's state, its members' ids, subscriptions and assignments, and the states that ListGroups returns."""
     found = described(held)
     listed = held.host.look(lambda shard: list(chain(*shard.list(ListGroups()))))
     members = [(each.member_id, each.metadata, each.assignment) for each in found.members]
@@ -75,7 +75,7 @@ def sync(held: Held, member_id: str, instance: str | None = None) -> asyncio.Fut
 
 
 async def done(held: Held, answer: asyncio.Future[Any]) -> Any:
-    """The answer, once its record is flushed. It waits until then."""
+    """The answer, which waits until its record is flushed."""
     await turn()
     assert not answer.done()
     release(held)
@@ -132,7 +132,7 @@ async def test_a_deleted_group_is_seen_until_its_tombstone_is_committed(held: He
     assert seen(held) == ("Empty", [], ["Empty"])
     held.partition.flushed(first)
     await deleted
-    assert seen(held) == ("Dead", [], [])  # though it is made anew, by a record that is not committed
+    assert seen(held) == ("Dead", [], [])  # although a record that is not committed creates it again
     await done(held, again)
     assert seen(held) == ("Empty", [], ["Empty"])
 
@@ -186,7 +186,7 @@ class HeldTransactions:
 
     @property
     def seen(self) -> tuple[str, Any, list[TopicPartition], list[tuple[str, int, str]]]:
-        """State, producer and partitions of the id, and the rows of ListTransactions."""
+        """The id's state, producer and partitions, and the rows of ListTransactions."""
         found = self.host.look(lambda shard: shard.describe("x"))
         rows = self.host.look(lambda shard: list(chain(*shard.list(ListTransactions(), 0))))
         return (

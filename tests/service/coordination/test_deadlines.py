@@ -1,11 +1,14 @@
-"""Deadlines are due in order, never early, once each; moving one later costs no entry."""
+"""Each deadline is due once, in order and never early; moving a deadline later costs no entry."""
 
 from __future__ import annotations
+
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.coordination.deadlines import OFF, Deadlines, Timer
+from service.coordination import deadlines as tested
+from service.coordination.deadlines import MOST_OFF, OFF, Deadlines, Timer
 
 
 def names(deadlines: Deadlines, now_ms: int) -> list[object]:
@@ -101,6 +104,38 @@ def test_a_timer_that_is_held_is_still_due_unless_it_was_set_or_cleared() -> Non
     assert names(deadlines, 60) == [1]
 
 
+def test_timers_that_were_cleared_keep_no_entry_until_their_time() -> None:
+    """Clients may come and go by the thousand, each with a session of half an hour."""
+    deadlines, kept = Deadlines(), [Timer(number) for number in range(100)]
+    for number, timer in enumerate(kept):
+        deadlines.set(timer, 1_000 + number)
+    most = 0
+    for number in range(20_000):
+        gone = Timer("gone")
+        deadlines.set(gone, 1_800_000 - number)
+        deadlines.clear(gone)
+        most = max(most, len(deadlines))
+    assert most < 3 * MOST_OFF
+    assert names(deadlines, 1_800_000) == list(range(100))
+    assert len(deadlines) == 0
+
+
+def test_a_timer_that_is_set_again_while_entries_move_is_due_once() -> None:
+    deadlines, timers = Deadlines(), [Timer(number) for number in range(2 * MOST_OFF)]
+    for number, timer in enumerate(timers):
+        deadlines.set(timer, 10_000 + number)
+    for timer in timers[:-1]:
+        deadlines.clear(timer)
+    assert 0 < len(deadlines) < 2 * MOST_OFF
+    for number, timer in enumerate(timers[:-1]):
+        deadlines.set(timer, 5_000 + number if number % 2 else 20_000 + number)
+    assert names(deadlines, 9_999) == list(range(1, len(timers) - 1, 2))
+    assert sorted(map(repr, names(deadlines, 50_000))) == sorted(
+        map(repr, (*range(0, len(timers), 2), len(timers) - 1))
+    )
+    assert len(deadlines) == 0
+
+
 @given(
     st.lists(
         st.one_of(
@@ -109,9 +144,15 @@ def test_a_timer_that_is_held_is_still_due_unless_it_was_set_or_cleared() -> Non
             st.tuples(st.just("wait"), st.just(0), st.integers(0, 20)),
         ),
         max_size=60,
-    )
+    ),
+    st.sampled_from((0, 1, MOST_OFF)),
 )
-def test_due_timers_are_those_that_a_full_scan_finds(steps: list[tuple[str, int, int]]) -> None:
+def test_due_timers_are_those_that_a_full_scan_finds(steps: list[tuple[str, int, int]], most_off: int) -> None:
+    with patch.multiple(tested, MOST_OFF=most_off, MOVED=1):
+        _compare_with_a_full_scan(steps)
+
+
+def _compare_with_a_full_scan(steps: list[tuple[str, int, int]]) -> None:
     deadlines, timers, expected, now = Deadlines(), [Timer(index) for index in range(5)], {}, 0
     for step, index, amount in steps:
         if step == "set":

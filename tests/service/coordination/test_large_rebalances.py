@@ -80,7 +80,7 @@ async def test_heartbeats_are_answered_between_two_steps_while_there_is_no_room(
 
 
 async def test_a_wall_clock_that_is_set_back_between_two_steps_changes_nothing() -> None:
-    """Sessions and steps follow the time that passes; only the records' timestamps are the clock's."""
+    """Sessions and steps follow the monotonic clock; only the timestamps of records follow the wall clock."""
     log, clock = MemoryLog(), ManualClock()
     host = await coordinator(log, clock)
     ids = await completing(host)

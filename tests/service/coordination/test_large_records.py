@@ -1,4 +1,4 @@
-"""A record that no batch can hold is refused before anything is changed: shards, and all else that they keep, stay."""
+"""A record that no batch can hold is refused before anything changes: the shard and its other state stay."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ def test_an_offset_is_lowered_once_its_record_fits() -> None:
     ends = {TopicPartition("t", each): 3 for each in range(2)}
     broker.shard.bound(300)
     with pytest.raises(CoordinatorRecordTooLarge, match=r"max\.message\.bytes"):
-        broker.shard.lower_offsets("g", ends)
+        broker.shard.lower_offsets("g", ends, {})
     assert [broker.fetch(partition=each).offset for each in range(2)] == [9, 9]
     broker.shard.bound(1 << 20)
-    broker.keep(broker.shard.lower_offsets("g", ends))
+    broker.keep(broker.shard.lower_offsets("g", ends, {}))
     assert [broker.fetch(partition=each).offset for each in range(2)] == [3, 3]
 
 
@@ -186,7 +186,7 @@ def test_offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do() -> 
     broker.shard.bound(300)
     assert isinstance(broker.ask(DeleteGroup("g" * 300)).error, CoordinatorRecordTooLarge)
     assert isinstance(deleted(0, 9), CoordinatorRecordTooLarge)
-    assert deleted(9) is None, "it has no offset, and needs no tombstone"
+    assert deleted(9) is None, "the partition has no offset, and needs no tombstone"
     assert (after_expiry(), broker.fetch(group="g" * 300).offset) == (1, 4)
     broker.shard.bound(1 << 20)
     assert deleted(0) is None
@@ -216,7 +216,7 @@ def test_gzip_leaves_a_large_batch_as_it_is(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.SNAPPY, Codec.ZSTD])
 def test_a_batch_that_its_codec_would_enlarge_stays_as_it_is(codec: Codec) -> None:
-    """It was cut to fit the log's bound."""
+    """The batch is already cut to the log's bound: if it were enlarged, it would exceed that bound."""
     records = [CoordinatorRecord(b"g", SeededRng(1).token(1000))]
     assert encode_batch(records, 1, None, codec) == encode_batch(records, 1, None)
 

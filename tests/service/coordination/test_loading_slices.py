@@ -44,12 +44,12 @@ from storage_tiers.types import TopicPartition
 from tests.service.coordination.test_runtime_log import MemoryLog, marker, shard
 
 CALL_S = 0.000_001
-#: What may follow the end of a slice: the records between two looks at the clock, in calls.
+#: Calls that may follow the end of a slice, for the records between two looks at the clock.
 SLACK = 700
 
 
 class CountingScheduler(TurnScheduler):
-    """`stretches` are the calls between two rests."""
+    """`stretches` holds the numbers of calls between two rests."""
 
     def __init__(self) -> None:
         super().__init__(lambda: self.calls * CALL_S)

@@ -41,7 +41,7 @@ AT = TopicPartition("offsets", 0)
 
 
 class PauseClock(SystemClock):
-    """Its pauses take no time."""
+    """A clock whose pauses take no time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ async def test_a_partition_whose_disk_has_failed_keeps_its_coordinator(tmp_path:
 
 # --- loading ----------------------------------------------------------------------------------------------------------
 class StuckLog(MemoryLog):
-    """Waits for the store behind its first batch."""
+    """A log whose reads wait for the store after the first batch."""
 
     def __init__(self, *batches: bytes) -> None:
         super().__init__(*batches)

@@ -1,4 +1,4 @@
-"""Coordinator records against the ones that Kafka wrote, and against bytes that nobody wrote.
+"""Coordinator records against records that Kafka wrote, and against arbitrary bytes.
 
 `kafka_logs` holds the segments of `__consumer_offsets` and `__transaction_state` of an Apache Kafka 4.2.1 that served a static
 member of librdkafka, two transactions of librdkafka (one of which commits offsets), commits and the deletion of a group
@@ -222,7 +222,7 @@ def _outcome(decoder: Callable[[bytes], object], data: bytes) -> object:
 
 @given(st.data())
 def test_the_short_decoders_of_offsets_agree_with_the_long_ones(data: st.DataObject) -> None:
-    """Also in bytes that someone changed."""
+    """They agree on damaged bytes, too."""
     value = CommittedOffset(
         data.draw(st.integers(0, 2**63 - 1)),
         data.draw(st.integers(-1, 9)),
@@ -249,7 +249,7 @@ def test_the_short_decoders_of_offsets_agree_with_the_long_ones(data: st.DataObj
 
 
 def test_a_name_longer_than_kafkas_strings_is_none() -> None:
-    """Its length has the sign bit."""
+    """Its length has the sign bit set."""
     key = b"\0\1" + (40_000).to_bytes(2, "big") + bytes(40_000) + b"\0\1t" + bytes(4)
     with pytest.raises(CorruptRecord):
         group_records.decode_key(key)

@@ -1,4 +1,4 @@
-"""What a coordinator's log says, against the plain decoder."""
+"""The replay of a coordinator's log, compared with the plain decoder."""
 
 from __future__ import annotations
 

@@ -26,18 +26,16 @@ from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.coordinators.leadership import Coordinators
 from service.coordination import runtime
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import PLAIN
 from service.coordination.record_batches import in_batches
-from service.coordination.runtime import (
-    ShardHost,
-    partition_of,
-)
+from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
-from service.coordination.turn_writes import TurnWrites
+from service.coordination.turn_writes import MOST_AT_ONCE, TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LeaderNotAvailable, LogError, StorageError
@@ -86,7 +84,7 @@ async def test_a_shard_is_settled_once_all_that_was_decided_is_committed(held: H
 
 
 async def test_a_marker_is_written_behind_what_was_decided_before_it(coordinator: Held) -> None:
-    """Its commit would else answer requests whose records are not in the log yet."""
+    """The commit of the marker would otherwise answer requests whose records are not in the log yet."""
     decided, partition = coordinator.commit(5), coordinator.partition
     markers = Markers("x", ProducerIdAndEpoch(7, 0), True, [partition.partition], 0)
     coordinator.host.end_transaction(lambda: partition.append_marker(markers, 0), 7, commit=True)
@@ -122,18 +120,19 @@ async def test_the_first_commit_of_a_callers_turn_is_written_and_answered_at_onc
 
 
 async def test_the_records_of_turns_that_bring_many_are_gathered(coordinator: Held) -> None:
-    """From the turn on that follows the second request of one, until a turn brings one alone."""
-    at_once = []
-    for requests in (1, 3, 3, 1, 1):
+    """The runtime gathers records after the first MOST_AT_ONCE requests of a turn, until a turn brings no more than
+    that."""
+    at_once, few, many = [], [True] * MOST_AT_ONCE, MOST_AT_ONCE + 1
+    for requests in (MOST_AT_ONCE, many, many, MOST_AT_ONCE, MOST_AT_ONCE):
         coordinator.writes.begin()
         commits = [coordinator.commit(number, f"g{number}") for number in range(requests)]
         at_once.append([each.done() for each in commits])
         coordinator.writes.end()
         assert [each.done() for each in commits] == [True] * requests
-    assert at_once == [[True], [True, True, False], [False, False, False], [False], [True]]
+    assert at_once == [few, [*few, False], [False] * many, [False] * MOST_AT_ONCE, few]
     held = [batch async for batch in PartitionLog(coordinator.partition).read()]
     counts = [header.count for piece in held for _, header in headers(memoryview(piece))]
-    assert counts == [1, 1, 1, 1, 3, 1, 1]
+    assert counts == [*[1] * (MOST_AT_ONCE + many), many, MOST_AT_ONCE, *[1] * MOST_AT_ONCE]
 
 
 async def test_an_answer_of_a_callers_turn_waits_until_its_record_is_committed(held: Held) -> None:
@@ -253,7 +252,7 @@ async def test_requests_that_wait_end_when_the_node_loses_the_partition(held: He
     assert held.fetched() == []
     release(held)
     await held.host.settled()
-    assert held.fetched() == [5]  # it was written, though its client was not told
+    assert held.fetched() == [5]  # the commit was written, though its client got no answer
 
 
 async def test_a_load_that_the_node_loses_the_partition_during_ends(coordinator: Held) -> None:
@@ -273,7 +272,7 @@ async def test_a_coordinator_reloads_a_log_replaced_by_the_buckets(coordinator: 
     coordinators.gained(partition, 0)
     await coordinator.loaded()
     loaded = coordinator.host
-    coordinators.gained(partition, 1)  # the log goes on under a later epoch
+    coordinators.gained(partition, 1)  # the log continues under a later epoch
     assert (loaded is before, coordinator.host is loaded, coordinator.fetched()) == (False, True, [5])
     partition.recover(LeaderNotAvailable("may lack records"))
     partition.log.hot.truncate_fully_and_start_at(9)
@@ -360,7 +359,8 @@ async def alone(clock: ManualClock) -> ShardHost[GroupShard]:
 async def test_after_a_pause_requests_in_the_sockets_are_served_before_sessions_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The test fires the timers, and a pause's grace is longer than it takes: a stall of the machine fires all at once."""
+    """The test fires the timers itself, and the grace after a pause outlasts the test: a stall of the machine would
+    fire all timers at once."""
     grace_ms = 600_000
     monkeypatch.setattr(runtime, "AFTER_PAUSE_MS", grace_ms)
     clock = ManualClock()
@@ -410,7 +410,7 @@ async def test_the_session_of_a_silent_member_ends_beside_requests_of_others() -
     ],
 )
 def test_a_group_is_kept_where_kafka_keeps_it(name: str, code: int) -> None:
-    """By `Utils.abs(name.hashCode()) % 50` of Kafka 4.2.1; the hash codes of the last four are negative."""
+    """Kafka 4.2.1 uses `Utils.abs(name.hashCode()) % 50`; the hash codes of the last four are negative."""
     assert partition_of(name, 50) == code
 
 
@@ -430,7 +430,7 @@ class Unreadable:
     max_batch_bytes = 1 << 20
     writing = PLAIN
     no_room: LogError | None = None
-    #: All that it holds is committed.
+    #: All records of the log are committed.
     high_watermark = 1 << 62
 
     def __init__(self) -> None:
@@ -446,7 +446,7 @@ class Unreadable:
         """Every producer may write."""
 
     def until_committed(self, end: int) -> None:
-        """All of it is."""
+        """All records are committed."""
 
     async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         if self.is_damaged:
@@ -463,7 +463,7 @@ def _refuse(*_: object, **__: object) -> Iterator[LogError]:
 def test_members_that_join_in_one_turn_of_uvloop_are_all_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a delay of 0 the round is due at once, and uvloop's handle of such a call does not say when it is."""
+    """With a delay of 0 the rebalance is due at once, and uvloop's handle of such a call does not hold its time."""
 
     async def join() -> None:
         async with coordinated(tmp_path / "data", monkeypatch) as held:

@@ -1,4 +1,4 @@
-"""A shard that fails by a defect is loaded again: nothing that was answered is lost, and nobody else is harmed."""
+"""A shard that fails by a defect is loaded again: nothing that was answered is lost, and no other client is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinators' runtime over a log in memory: what it writes for whom, what it loads, and how failures end."""
+"""The coordinators' runtime over a log in memory: its writes, its loads, and how failures end."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from grpc_api.contract.groups import (
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch, ProducerTransaction
 from service.coordination import runtime, uncommitted_batches
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
@@ -38,10 +39,7 @@ from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.record_batches import in_batches
 from service.coordination.record_fields import finish
-from service.coordination.runtime import (
-    CoordinatorRuntime,
-    ShardHost,
-)
+from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -69,13 +67,13 @@ PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
 class MemoryLog:
-    """`pending` has what the next appends are answered with: a future, or None if committed at once. A read fails after
-    `fails_after` batches. What lies above the high watermark is committed when `flushed` is done."""
+    """`pending` holds the answers to the next appends: a future, or None if the batch is committed at once. A read
+    fails after `fails_after` batches. Records above the high watermark are committed when `flushed` is done."""
 
     max_batch_bytes = 1 << 20
     writing = PLAIN
     no_room: LogError | None = None
-    #: All that it holds is committed.
+    #: All records of the log are committed.
     high_watermark = 1 << 62
 
     def __init__(self, *batches: bytes) -> None:
@@ -115,13 +113,13 @@ class MemoryLog:
 
     @property
     def producers(self) -> list[tuple[int, int, bool, int]]:
-        """Of each batch: producer id and epoch, whether it is transactional, and its records."""
+        """The producer id, producer epoch, transactional flag and record count of each batch."""
         found = [header for batch in self.batches for _, header in headers(memoryview(batch))]
         return [(each.producer_id, each.producer_epoch, each.transactional, each.count) for each in found]
 
 
 class RestlessScheduler(TurnScheduler):
-    """Every turn is over at once; counts the rests."""
+    """A scheduler whose turns are over at once; it counts the rests."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -178,7 +176,7 @@ def commit_in_transaction(host: ShardHost[GroupShard], offset: int, group: str =
 
 
 def fetched(host: ShardHost[GroupShard], *, stable: bool = False) -> list[tuple[int, bool]]:
-    """Offsets of group g, and whether each is refused."""
+    """The offsets of group g, and whether each has an error."""
     found = finish(host.look(lambda known: known.fetch_offsets(OffsetFetch("g", None, require_stable=stable))))
     return [(each.offset, each.error is not None) for topic in found.topics for each in topic.partitions]
 
@@ -237,7 +235,7 @@ async def test_answers_wait_for_their_records_no_longer_than_the_timeout() -> No
     for waiting in (first, second):
         with pytest.raises(CoordinatorNotAvailable, match="not committed after 20 ms; retry"):
             await waiting
-    # The shard goes on: what is committed later counts.
+    # The shard continues: later commits count.
     assert (host.state, fetched(host)) == (ShardState.ACTIVE, [])
     late.set_result(None)
     await until(lambda: fetched(host) == [(1, False)])
@@ -262,7 +260,7 @@ async def test_without_a_timeout_answers_wait_until_their_records_are_committed(
 
 
 async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stall of the disk, and after a load, a hundred thousand records may."""
+    """After a stall of the disk or a load, a hundred thousand records may be committed at one moment."""
     monkeypatch.setattr(uncommitted_batches, "COMMITTED_AT_ONCE", 2)
     log = MemoryLog()
     host = await active(log, RestlessScheduler())
@@ -287,7 +285,7 @@ async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.
     log.flushed.set_result(None)
     assert await seen_over(lambda: len(fetched(again))) == [0, 2, 4, 5]
     await end(again)
-    log.flushed = None  # all of it was committed while it was read
+    log.flushed = None  # the whole log was committed while it was read
     reported: list[int] = []
     monkeypatch.setattr(GroupShard, "committed", lambda _, written: reported.append(written))
     third = await active(log, RestlessScheduler())
@@ -297,7 +295,7 @@ async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.
 
 
 async def seen_over(look: Callable[[], object]) -> list[object]:
-    """What is seen in the next turns of the loop, without repetitions."""
+    """The values of `look` over the next turns of the loop, without repetitions."""
     seen = [look()]
     for _ in range(12):
         await asyncio.sleep(0)
@@ -365,7 +363,7 @@ async def test_without_room_nothing_is_decided_and_the_shard_stays() -> None:
         with pytest.raises(CoordinatorNotAvailable, match="the disk is full"):
             decide()
     beats = await host.ask(Heartbeat("other", 1, "m", None), CALLER)
-    assert isinstance(beats.error, UnknownMemberId), "it needs no record"
+    assert isinstance(beats.error, UnknownMemberId), "a heartbeat needs no record"
     log.no_room = None
     assert host.state is ShardState.ACTIVE
     assert host.look(lambda known: (known.group_ids(), known.written)) == (["g"], 1)
@@ -375,7 +373,7 @@ async def test_without_room_nothing_is_decided_and_the_shard_stays() -> None:
 
 
 async def test_no_session_ends_while_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group would be written as empty, and the write would fail."""
+    """The shard would write the group as empty, and the write would fail."""
     monkeypatch.setattr(runtime, "AFTER_PAUSE_MS", 1)
     log = MemoryLog()
     host = await active(log, new=lambda: shard(GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)))
@@ -475,7 +473,7 @@ async def test_an_offset_is_unstable_until_its_marker_is_committed() -> None:
 async def test_loading_rests_whenever_its_turn_is_over() -> None:
     scheduler = RestlessScheduler()
     host = await active(MemoryLog(*[await recorded(in_transaction=False)] * 3), scheduler)
-    assert scheduler.rests == 5  # after each batch, and at the group that they have offsets of
+    assert scheduler.rests == 5  # after each batch, and at the group that has these offsets
     await end(host)
 
 

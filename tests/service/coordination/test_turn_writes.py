@@ -1,4 +1,4 @@
-"""When what a shard decided is written: at the end of its caller's turn, or else in the next turn of the event loop."""
+"""A shard's decisions are written at the end of the caller's turn, or else in the next turn of the event loop."""
 
 from __future__ import annotations
 

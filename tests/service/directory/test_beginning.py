@@ -1,4 +1,4 @@
-"""An empty data directory may be what is left of a node's, or a new one: the node asks the store which before it begins."""
+"""An empty data directory may be new, or may replace a lost one: the node asks the store which before it begins."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def test_a_node_with_offloaded_records_does_not_start_without_a_store(tmp_path: 
 
 @pytest.mark.parametrize("topics", [1, 0], ids=["beside partitions", "alone"])
 def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Node, topics: int) -> None:
-    """Its metadata log is lost, a unit file still passes `--new-cluster`, and nobody wants another cluster."""
+    """The node's metadata log is lost, and a unit file still passes `--new-cluster`: a second cluster would be a
+    mistake."""
     if topics:
         create(node, "orders", topics, TIERED)
         produce(node, "orders", 10)
@@ -169,7 +170,8 @@ def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Nod
 
 
 def test_an_interrupted_first_start_is_repeated(node: Node) -> None:
-    """It died after it wrote its identity, before its metadata log's first entry and before it claimed the store."""
+    """The node died after it wrote its identity, before its metadata log's first entry and before it claimed the
+    store."""
     node.stop()
     shutil.rmtree(node.store_path)
     for file in (node.data_dir / METADATA_DIRECTORY).iterdir():

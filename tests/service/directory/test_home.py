@@ -91,11 +91,11 @@ async def test_a_copy_serves_reads_and_refuses_appends_until_the_store_is_claime
         assert appended.base_offset == len(VALUES)
     node.store.down = True
     async with running(directory, node.store, REFUSE) as again:
-        await again.append("t", b"b")  # this path is its home now
+        await again.append("t", b"b")  # this path is the directory's home now
 
 
 async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Path) -> None:
-    """Until then the original can commit, and its commits would discard what the copy had accepted."""
+    """Until then the original can commit, and its commits would discard the records that the copy had accepted."""
     directory = tmp_path / "data"
     async with running(directory) as node:
         await written(node)

@@ -1,5 +1,6 @@
-"""The local log was compacted before the bucket was, and the node was killed: the bucket's segments are whole, and the sidecars
-that follow know less than they hold."""
+"""The local log was compacted before the bucket was, and the node was killed: the bucket's segments are whole, and the
+sidecars of later segments know fewer batches than the bucket holds.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def produce(node: Running, key: str, sequence: int, *, transactional: bool = Fal
 async def test_a_bucket_is_sound_whose_local_log_was_compacted_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, transactional: bool
 ) -> None:
-    """A topic's own configs say nothing of its policy if it is the broker's. The transaction is aborted in the next segment."""
+    """A topic's own configs do not name its cleanup policy if the policy is the broker's. The transaction is aborted in
+    the next segment."""
     memory = MemoryStore(SystemClock())
     store = FaultyStore(memory)
     compacts = {**EAGER, "log.cleanup.policy": "compact"} if policy == "broker" else EAGER
@@ -52,7 +54,7 @@ async def test_a_bucket_is_sound_whose_local_log_was_compacted_first(
         await node.create("t", configs=CONFIGS | ({"cleanup.policy": "compact"} if policy == "topic" else {}))
         for sequence, key in enumerate(("a", "b")):
             produce(node, key, sequence, transactional=transactional and sequence == 1)
-            await put(node, (f"after {key}", "1"))  # the last batch of a segment would stay
+            await put(node, (f"after {key}", "1"))  # compaction would keep a segment's last batch
             await closed(node)
         if transactional:
             append(node, marker(ControlKind.ABORT, PRODUCER))
@@ -61,11 +63,11 @@ async def test_a_bucket_is_sound_whose_local_log_was_compacted_first(
         store.down = True
         await put(node, ("b", "of no producer"))
         await closed(node)
-        produce(node, "c", 2)  # so compaction may take the producer's batch before this one
+        produce(node, "c", 2)  # so that compaction may remove the producer's batch before this one
     async with running(tmp_path, store, broker=compacts) as node:
         await until(lambda: cleaned_to(node) >= 5)
         assert led(node).log.hot.local_start_offset == 0
-    (tmp_path / RECOVERY_POINTS).write_text("0\n0\n")  # as a node that is killed has it
+    (tmp_path / RECOVERY_POINTS).write_text("0\n0\n")  # as after the kill of a node
     (tmp_path / CLEAN_SHUTDOWN).unlink()
     store.down = False
     async with running(tmp_path, store, broker={**compacts, **RESTS}) as node:

@@ -1,4 +1,4 @@
-"""What is before a gap that compaction has left proves nothing of a sidecar; what is after it does."""
+"""Records before a gap that compaction left prove nothing about a sidecar; records after the gap do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ended(base: int, kind: ControlKind, epoch: int = 0) -> bytearray:
 
 
 def state(*batches: bytearray) -> bytes:
-    """The snapshot that a broker has made after these."""
+    """The snapshot that a broker has after these batches."""
     known = ProducerStateManager(10)
     for each in batches:
         header = read_header(each)
@@ -66,7 +66,7 @@ def faults(
     for each in left:
         history.add(read_header(each), memoryview(each))
     end = read_header(left[-1]).next_offset
-    sidecar = Sidecar(base, end, 0, 0, aborted=aborted, epochs=(EpochEntry(1, 0),), producer_snapshot=snapshot)
+    sidecar = Sidecar(base, end, 0, 0, aborted=aborted, epochs=(EpochEntry(1, 0),), producer_state=snapshot)
     key = keys.key(keys.SegmentKey("c", "t", TopicId(bytes(16)), 0, base, offloaded_in, "0" * 32))
     history.finish(cast(RemoteSegment, Segment(base, end, key=key)), sidecar)
     history.close()
@@ -94,7 +94,7 @@ def test_a_crash_may_leave_an_older_batch_of_a_producer_in_a_compacted_topic(kno
 
 
 def test_an_older_batch_in_a_compacted_topic_may_have_a_newer_timestamp() -> None:
-    """It is the client's."""
+    """The timestamp is the client's."""
     first, last = (bytearray(batch(("a", "1"), producer=(PRODUCER, 0, at), timestamps=[9 - at])) for at in (0, 1))
     for place, each in enumerate((first, last)):
         assign(each, base_offset=place, leader_epoch=1)
@@ -115,7 +115,7 @@ def test_a_crash_may_leave_the_later_batches_of_an_open_transaction_in_a_compact
 
 @pytest.mark.parametrize("known", [WRITTEN[:1], WRITTEN[:2], WRITTEN[1:2]])
 def test_a_transaction_that_ended_is_open_in_no_snapshot_of_a_compacted_topic(known: tuple[bytearray, ...]) -> None:
-    """A log that is rebuilt from it would not be read beyond the transaction's start as committed."""
+    """Committed reads of a log that is rebuilt from such a snapshot would stop at the transaction's start."""
     assert faults(state(*known), (ABORTED,), *WRITTEN, is_compacted=True)
 
 

@@ -105,7 +105,7 @@ def test_a_manifest_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None
 
 @pytest.mark.parametrize("behind", [2, 3, 4])
 def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
-    """As in a bucket restored to yesterday: the manifest is whole, but newer segments exist beside it."""
+    """A bucket may be restored to yesterday's version: the manifest is whole, but newer segments exist beside it."""
 
     def older(manifest: Manifest) -> Manifest:
         left = manifest.segments[:-behind]
@@ -130,8 +130,9 @@ def test_one_uncommitted_offload_is_not_damage(store: BlockingMemoryStore) -> No
     ):
         data = store.get(old).data
         if new.endswith(".idx"):
-            head = struct.pack(">8sHHIqqQI", *_moved(struct.unpack_from(">8sHHIqqQI", data)))
-            table = data[48 : 48 + 28 * 5]
+            fields = struct.unpack_from(">8sHHIqqQI", data)
+            head = struct.pack(">8sHHIqqQI", *_moved(fields))
+            table = data[48 : 48 + 28 * fields[3]]
             data = head + struct.pack(">I", crc32c(table, crc32c(head))) + data[48:]
         store.put(new, data)
     assert found(store) == set()
@@ -275,7 +276,7 @@ def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
 
 
 def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
-    """The cursor is right: the manifest went back."""
+    """The cursor is right: the manifest was set back."""
     key = keys.key(keys.CursorKey(CLUSTER, "audit", "flights", FLIGHTS, 1))
     store.put(key, document(stored(store, key) | {"commit": 200}))
     assert found(store) == {(FindingKind.ABOVE_OWNER, key)}
@@ -297,7 +298,7 @@ def test_damaged_files_of_a_commit_reader_are_found(store: BlockingMemoryStore) 
 
 
 def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> None:
-    key = keys.snapshot_key(CLUSTER, INCARNATION, 12)
+    key = keys.snapshot_key(CLUSTER, INCARNATION, 12, 3)
     data = store.get(key).data
     for at in range(len(data)):
         store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
@@ -306,7 +307,7 @@ def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> No
         store.put(key, wrong)
         assert found(store, quick=True) == {(FindingKind.BAD_FILE, key)}
     store.put(key, data)
-    above = keys.snapshot_key(CLUSTER, INCARNATION + 1, 12)
+    above = keys.snapshot_key(CLUSTER, INCARNATION + 1, 12, 3)
     store.put(above, data)
     assert found(store, quick=True) == {(FindingKind.ABOVE_OWNER, above)}
 
@@ -398,7 +399,8 @@ def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data
 
 
 def test_an_old_saved_manifest_with_swept_segments(store: BlockingMemoryStore, data_dir: Path) -> None:
-    """Its commit is older than any in `recent`: each of its segments must then be live or removed since."""
+    """The saved manifest's commit is older than any in `recent`: each of its segments must then be live or removed
+    since."""
     now = manifest_of(store)
     ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))
     later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)
@@ -432,7 +434,8 @@ def test_a_compacted_local_log_is_sound_and_a_changed_one_is_not(store: Blocking
 def test_a_batch_that_only_the_bucket_lacks(
     store: BlockingMemoryStore, data_dir: Path, checkpoint: str | None, excused: list[int]
 ) -> None:
-    """Compaction of the bucket takes batches, that of the local log does not, and the newest segment is never rewritten."""
+    """Compaction of the bucket explains that batches are missing there; that of the local log does not, and the newest
+    segment is never rewritten."""
     manifest = manifest_of(store)
     last = len(manifest.segments) - 1
     assert last > 0

@@ -138,7 +138,7 @@ def name_of(kind: str, path: Path) -> str:
     for at, step in enumerate(path):
         if isinstance(step, str):
             text += f".{step}"
-        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # its items have a `removed` pair too
+        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # items of `removed` have such a pair
             text += "[]"
         else:
             text += f"[{step}]"
@@ -272,7 +272,7 @@ def test_every_wrong_value_is_found_where_a_field_occurs_again(full: FullStore, 
 
 
 def missed_and_expected(full: FullStore, kind: str, *, last: bool) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """What fsck passes as sound, and what UNTOLD says of it, by field."""
+    """The mutations that fsck passes as sound, and those that UNTOLD lists, by field."""
     mutated = Mutated(full.store)
     missed: dict[str, set[str]] = {}
     for name, places in rows(full.store, last).items():

@@ -28,12 +28,17 @@ ROWS: Mapping[str, tuple[struct.Struct, tuple[str, ...]]] = {
         struct.Struct(">qhiqiqiq"),
         ("id", "epoch", "last_sequence", "last_offset", "delta", "timestamp", "coordinator_epoch", "open_from"),
     ),
+    "batches": (struct.Struct(">qiqiq"), ("id", "last_sequence", "last_offset", "delta", "timestamp")),
 }
 #: Bytes that precede a section's rows.
-PREFACE = {"producer": 10}
+PREFACE = {"producer": 10, "batches": 8}
 
 #: The segment that has a gap, as compaction leaves it.
 GAP = 60
+#: The base of the first segment that is live.
+LIVE_FROM = 30
+#: The producer without transactions.
+PLAIN = 7
 #: Field -> (its wrong values that cannot be detected, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "header.format": ({"one more", "huge"}, "a newer writer's sidecar, which this reader understands"),
@@ -46,8 +51,13 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
         "a transaction may have ended before the first batch at hand",
     ),
     "producer.coordinator_epoch": ({"negative"}, "a producer that expired and came back has none"),
+    "batches.timestamp of transactions": (
+        {"one more", "one less", "huge", "negative"},
+        "after a restart the broker takes a marker's for its producer's last batch's",
+    ),
+    "batches rows": ({"without its first", "without its last"}, "the broker may have lost its file of them"),
 }
-#: Of a producer without batches behind the gap: compaction may have removed what it wrote last.
+#: The same for a producer without batches after the gap: compaction may have removed the producer's last batches.
 ANY = {"one more", "one less", "huge", "negative"}
 BEHIND_A_GAP: Mapping[str, set[str]] = {
     **{f"producer.{field}": ANY for field in ("epoch", "last_sequence", "delta", "timestamp", "coordinator_epoch")},
@@ -55,6 +65,13 @@ BEHIND_A_GAP: Mapping[str, set[str]] = {
     "producer.last_offset": ANY - {"huge"},
     "producer.coordinator_epoch of none": {"one more", "huge"},
     "producer.open_from": {"one more"},
+    **{f"batches.{field}": ANY for field in ("last_sequence", "timestamp")},
+    **{f"batches.{field}": {"one more", "one less"} for field in ("last_offset", "delta")},
+    "batches.id": {"one more"},
+}
+#: The same for an earlier batch before the first live segment: no segment shows that batch.
+BEFORE_THE_FIRST = {
+    field: kinds for field, kinds in BEHIND_A_GAP.items() if field.startswith("batches.") and ".id" not in field
 }
 
 
@@ -152,7 +169,8 @@ def test_every_wrong_number_is_found(full: FullStore, name: str) -> None:
                 mutated.undo()
     assert tried > 10
     untold = {(field, what) for field, (kinds, _) in UNTOLD.items() for what in kinds}
-    untold |= {(f"{field} behind a gap", what) for field, kinds in BEHIND_A_GAP.items() for what in kinds}
+    for where, fields in (("behind a gap", BEHIND_A_GAP), ("before the first segment", BEFORE_THE_FIRST)):
+        untold |= {(f"{field} {where}", what) for field, kinds in fields.items() for what in kinds}
     assert missed - untold == set()
     assert {each for each in untold if each[0].startswith(name)} <= missed, "a finding made now needs no exception"
 
@@ -181,7 +199,11 @@ def _mutations(
                 new = [layout.pack(*each) for each in rows]
                 new[at] = changed
                 none = " of none" if field == "coordinator_epoch" and rows[at][place] == -1 else ""
-                behind = " behind a gap" if name == "producer" and segment["base"] > GAP else ""
+                behind = " behind a gap" if name in ("producer", "batches") and segment["base"] > GAP else ""
+                if name == "batches" and not behind and rows[at][2] < LIVE_FROM < segment["base"]:
+                    behind = " before the first segment"
+                if (name, field) == ("batches", "timestamp") and not behind and rows[at][0] != PLAIN:
+                    behind = " of transactions"
                 yield f"{name}.{field}{none}{behind}", what, *_with(segment, sections, name, new)
     for what, left in (
         ("without its first", rows[1:]),
@@ -196,10 +218,25 @@ def _with(
     segment: Any, sections: Mapping[str, bytes], name: str, rows: list[bytes]
 ) -> tuple[bytes, Mapping[str, list[int]]]:
     body = b"".join(rows)
+    changed = {**sections, name: body}
+    counted = struct.pack(">i", len(rows)) + body
     if name == "producer":
-        counted = struct.pack(">i", len(rows)) + body
-        body = struct.pack(">hI", 1, crc32c(counted)) + counted
-    return rebuilt(segment, {**sections, name: body})
+        changed[name] = struct.pack(">hI", 1, crc32c(counted)) + counted
+        known = {row[:8] for row in rows}
+        size = ROWS["batches"][0].size
+        earlier = changed.pop("batches", b"")[PREFACE["batches"] :]
+        kept = [row for at in range(0, len(earlier), size) if (row := earlier[at : at + size])[:8] in known]
+        if kept:
+            changed["batches"] = _sealed(changed[name], kept)
+    if name == "batches":
+        changed[name] = _sealed(sections["producer"], rows)
+    return rebuilt(segment, changed)
+
+
+def _sealed(producers: bytes, rows: list[bytes]) -> bytes:
+    """The section of earlier batches, whose checksum continues that of the producers."""
+    counted = struct.pack(">i", len(rows)) + b"".join(rows)
+    return struct.pack(">I", crc32c(counted, crc32c(producers[6:]))) + counted
 
 
 def _of_header(
@@ -229,7 +266,7 @@ def _of_header(
 
 
 def test_the_table_has_every_section_and_every_field() -> None:
-    assert set(ROWS) == {sidecar.INDEX, sidecar.CHECKS, sidecar.ABORTED, sidecar.EPOCHS, sidecar.PRODUCER}
+    assert set(ROWS) == {sidecar.INDEX, sidecar.CHECKS, sidecar.ABORTED, *sidecar.STATE}
     for name, (layout, fields) in ROWS.items():
         assert len(layout.unpack(bytes(layout.size))) == len(fields), name
 

@@ -1,4 +1,4 @@
-"""A broker appends for a session's length after it last got in touch with its controller."""
+"""A broker appends for the length of a session after its last contact with the controller."""
 
 from __future__ import annotations
 

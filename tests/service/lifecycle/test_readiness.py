@@ -1,4 +1,4 @@
-"""What /readyz reports: ready or not, and what the node still waits for."""
+"""The report of /readyz: whether the node is ready, and what it still waits for."""
 
 from __future__ import annotations
 

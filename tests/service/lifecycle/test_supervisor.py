@@ -1,4 +1,4 @@
-"""Workers tick, survive temporary failures, and stop the node on all others."""
+"""Workers tick, survive temporary failures, and stop the node on all other failures."""
 
 from __future__ import annotations
 

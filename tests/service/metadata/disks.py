@@ -1,4 +1,4 @@
-"""Disks for the tests of the metadata log: the real file system, counted, that fails on request."""
+"""Disks for the tests of the metadata log: the real file system, which counts its calls and fails on request."""
 
 from __future__ import annotations
 

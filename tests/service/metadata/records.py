@@ -69,7 +69,7 @@ def unregistered(node_id: int, epoch: int = 1) -> pb.MetadataRecord:
 
 
 def command(node_id: int, sequence: int, *, epoch: int = 1, answered_below: int = 0) -> pb.MetadataRecord:
-    """Its result is its sequence number."""
+    """A command whose result is its sequence number."""
     record = pb.CommandRecord(
         broker_id=node_id,
         broker_epoch=epoch,

@@ -39,6 +39,7 @@ from service.metadata.commands import (
     LevelChange,
     PlacedTopic,
     ProducerIdBlock,
+    RaiseLeaderEpoch,
     Reassign,
     RegisterBroker,
     ShutDownBroker,
@@ -55,6 +56,7 @@ from service.metadata.log import MetadataLog
 from service.metadata.parts import NO_LEADER, StartImage
 from service.metadata.planner import PRODUCER_ID_GAP
 from service.metadata.reassignments import reassign
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import InvalidRequest, LogError, StorageError, TopicExists, UnknownTopicOrPartition
 from tests.service.metadata.disks import TroubledFiles
 from tests.service.metadata.records import broker, deleted, image_with_brokers, new_topic, topic_id
@@ -69,7 +71,8 @@ LEVEL = "transaction.version"
 
 
 class Example(NamedTuple):
-    """A command that changes `BEFORE`: its result, and what it changes (a look at an image, before and after)."""
+    """A command that changes `BEFORE`, its result, and a look at the image with its values before and after the
+    command."""
 
     command: Command[Any]
     result: object
@@ -148,6 +151,7 @@ EXAMPLES = [
     Example(ShutDownBroker(1, 1), None, lambda image: image.brokers[1].shutting_down, False, True),
     Example(UnregisterBroker(8), None, lambda image: 8 in image.brokers, True, False),
     Example(ElectUnclean("t", 1), None, lambda image: image.topics[topic_id(1)].partitions[1].leader, NO_LEADER, 1),
+    Example(ElectUnclean("t", 1, 70), None, lambda image: image.topics[topic_id(1)].partitions[1].leader, NO_LEADER, 1),
     Example(Reassign("t", 0, (8,)), None, lambda image: image.topics[topic_id(1)].partitions[0].replicas, (1,), (8, 1)),
     Example(Reassign("t", 1, None), None, lambda image: image.topics[topic_id(1)].partitions[1].adding, (8,), ()),
     Example(
@@ -157,12 +161,19 @@ EXAMPLES = [
         1,
         8,
     ),
+    Example(
+        RaiseLeaderEpoch(topic_id(1), 0, 1, 1, 40),
+        None,
+        lambda image: image.topics[topic_id(1)].partitions[0].leader_epoch,
+        0,
+        41,
+    ),
     Example(LeadEverything(1), None, lambda image: image.topics[topic_id(1)].partitions[0].leader_epoch, 0, 1),
 ]
 
 
 def start_of(command: Command[Any]) -> MetadataImage:
-    """`BEFORE`, as the command needs it."""
+    """`BEFORE` with the changes that the command needs."""
     if isinstance(command, UpdateFeatures):
         registered = plan(BEFORE, RegisterBroker(1, b"disk", (AT,)), CONFIGS)[0]
         return BEFORE.apply_batch(registered)
@@ -252,7 +263,7 @@ def test_fields_that_are_not_data_are_found() -> None:
 
 async def test_commands_are_planned_on_accepted_ones_and_answered_when_durable(tmp_path: Path) -> None:
     files = TroubledFiles()
-    log = MetadataLog.open(str(tmp_path), files)
+    log = MetadataLog.open(str(tmp_path), files, SystemRng())
     controller = Controller(log, CONFIGS)
     await controller.execute(RegisterBroker(1, b"disk", (AT,)))
     files.hold.clear()
@@ -269,7 +280,7 @@ async def test_commands_are_planned_on_accepted_ones_and_answered_when_durable(t
 
 async def test_a_command_without_records_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     files = TroubledFiles()
-    log = MetadataLog.open(str(tmp_path), files)
+    log = MetadataLog.open(str(tmp_path), files, SystemRng())
     await Controller(log, CONFIGS).execute(ForgetTopic(topic_id(1)))
     assert log.last_index == 0
     await log.close()
@@ -277,7 +288,7 @@ async def test_a_command_without_records_does_not_wait_for_the_disk(tmp_path: Pa
 
 async def test_a_command_that_the_disk_refuses_has_changed_nothing(tmp_path: Path) -> None:
     files = TroubledFiles()
-    log = MetadataLog.open(str(tmp_path), files)
+    log = MetadataLog.open(str(tmp_path), files, SystemRng())
     controller = Controller(log, CONFIGS)
     files.fail["pwrite"] = 1
     with pytest.raises(StorageError):

@@ -1,4 +1,6 @@
-"""A command that another process sends is done once, however often it comes, also across a restart of the controller."""
+"""A command from another process is carried out once, however often it arrives, even across a restart of the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpc_api.contract.topics import NewTopic
 from service.configs.resolve import Resolver
+from service.metadata.command_codec import encode_result
 from service.metadata.commands import (
     AllocateProducerIds,
     CreateTopic,
@@ -26,6 +30,7 @@ from service.metadata.commands import (
 )
 from service.metadata.controller import MAX_UNCONFIRMED_COMMANDS, CommandAnswer, CommandOrigin, Controller
 from service.metadata.log import MetadataLog
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import (
     BrokerFenced,
     BrokerNotRegistered,
@@ -42,8 +47,8 @@ CONFIGS = Resolver({}, node_id=100, has_store=False)
 
 @asynccontextmanager
 async def opened(path: Path, files: TroubledFiles | None = None) -> AsyncIterator[tuple[Controller, MetadataLog]]:
-    """A controller of brokers 1 and 2, which are registered again with each opening of an empty directory only."""
-    log = MetadataLog.open(str(path), files or TroubledFiles())
+    """A controller with brokers 1 and 2, which it registers if its log does not hold them yet."""
+    log = MetadataLog.open(str(path), files or TroubledFiles(), SystemRng())
     controller = Controller(log, CONFIGS)
     for broker_id in (1, 2):
         if broker_id not in log.image.brokers:
@@ -63,11 +68,11 @@ def new(name: str, identity: int) -> CreateTopic:
 
 
 async def test_a_repeated_command_is_answered_and_not_done_again(tmp_path: Path) -> None:
-    """A retried DeleteTopics must not delete the topic made anew under the same name."""
+    """A retried DeleteTopics must not delete a topic that was created again under the same name."""
     async with opened(tmp_path) as (controller, log):
         await controller.answer(new("t", 1), number(1))
         first = await controller.answer(DeleteTopic("t"), number(2))
-        assert first == CommandAnswer(DeletedTopic("t", topic_id(1), 1), log.last_index)
+        assert first == CommandAnswer(encode_result(DeletedTopic("t", topic_id(1), 1)), log.last_index)
         await controller.answer(new("t", 2), number(3, broker=2))
         again = await controller.answer(DeleteTopic("t"), number(2))
         assert again.result == first.result
@@ -104,24 +109,35 @@ async def test_a_command_that_waits_for_the_disk_is_answered_to_all_that_sent_it
         files.hold.set()
         assert [(await each).result for each in both] == [ProducerIdBlock(0, 1000)] * 2
         assert log.image.next_producer_id == 1000
+        assert not controller._under_way, "the map does not grow with every command"
+
+
+async def test_commands_share_an_fsync_before_their_answers_are_awaited(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    async with opened(tmp_path, files) as (controller, log):
+        files.hold.clear()
+        before = log.last_index
+        asked = [controller.answer(AllocateProducerIds(1), number(each)) for each in range(1, 10)]
+        files.hold.set()
+        assert [(await each).result.first for each in asked] == [1000 * each for each in range(9)]
+        assert log.last_index == before + 1
 
 
 async def test_an_answer_waits_for_all_that_it_was_planned_on(tmp_path: Path) -> None:
-    """A start registers again because its first answer is late: it changes nothing, and may not be answered before."""
+    """A broker registers again because its first answer is late: the repetition changes nothing, and is not answered
+    before the first."""
     files = TroubledFiles()
     async with opened(tmp_path, files) as (controller, log):
         files.hold.clear()
         again = RegisterBroker(3, b"disk", (), start_id=b"start")
-        asked = [
-            asyncio.ensure_future(controller.execute(again)),
-            asyncio.ensure_future(controller.execute(again)),
-            asyncio.ensure_future(controller.answer(ForgetTopic(topic_id(1)), number(1))),
-        ]
+        asked: list[asyncio.Future[Any]] = [asyncio.ensure_future(controller.execute(again)) for _ in range(2)]
+        await asyncio.sleep(0)
+        asked.append(asyncio.ensure_future(controller.answer(ForgetTopic(topic_id(1)), number(1))))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not any(each.done() for each in asked)
         files.hold.set()
-        assert [await each for each in asked] == [1, 1, CommandAnswer(None, log.last_index)]
+        assert [await each for each in asked] == [1, 1, CommandAnswer(encode_result(None), log.last_index)]
         assert log.image.brokers[3].start_id == b"start"
 
 
@@ -157,7 +173,9 @@ async def test_a_refused_command_leaves_nothing_and_may_succeed_later(tmp_path: 
 async def test_a_command_that_changes_nothing_is_not_written(tmp_path: Path) -> None:
     async with opened(tmp_path) as (controller, log):
         before = log.last_index
-        assert await controller.answer(ForgetTopic(topic_id(1)), number(1)) == CommandAnswer(None, before)
+        assert await controller.answer(ForgetTopic(topic_id(1)), number(1)) == CommandAnswer(
+            encode_result(None), before
+        )
         assert log.last_index == before
 
 
@@ -195,4 +213,6 @@ async def test_only_the_current_registration_of_a_live_broker_is_served(tmp_path
             await controller.answer(new("t", 1), number(1))
         assert list(log.image.topic_ids) == ["u"]
         placed = await controller.answer(new("v", 3), number(1, epoch=2))
-        assert placed.result == PlacedTopic(topic_id(3), 1, 1), "a new start counts from the beginning"
+        assert placed.result == PlacedTopic(topic_id(3), 1, 1), (
+            "a new registration counts its commands from the beginning"
+        )

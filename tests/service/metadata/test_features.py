@@ -1,4 +1,4 @@
-"""Which feature levels a cluster has, and when they may change."""
+"""The feature levels of a cluster, and when they may change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_new_cluster_has_the_highest_levels() -> None:
 
 def test_a_cluster_without_recorded_levels_has_the_lowest_and_can_be_updated() -> None:
     image = MetadataImage().apply(pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="cluster")))
-    assert planner.found_cluster(image, "cluster") == (), "it is not a new one"
+    assert planner.found_cluster(image, "cluster") == (), "the cluster is not a new one"
     image = image.apply_batch(registrations.register(image, 1, b"disk", (), None).records)
     assert levels(image) == {"metadata.version": 29}
     assert levels(updated(image, 2)) == {"metadata.version": 29, NAME: 2}

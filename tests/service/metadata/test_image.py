@@ -113,8 +113,8 @@ def test_a_broker_is_fenced_shuts_down_and_leaves() -> None:
 def test_results_of_commands_stay_until_their_broker_has_them() -> None:
     image = image_of(broker(1), command(1, 1), command(1, 2), command(1, 4, answered_below=2))
     assert image.sessions[1] == SessionImage(1, 2, {2: b"2", 4: b"4"})
-    assert image.apply(command(1, 5)).sessions[1].answered_below == 2, "it never falls"
-    assert image.apply(broker(1, epoch=2)).sessions == {}, "another process has sent other commands"
+    assert image.apply(command(1, 5)).sessions[1].answered_below == 2, "`answered_below` never falls"
+    assert image.apply(broker(1, epoch=2)).sessions == {}, "the new registration's commands are others"
     assert image.apply(unregistered(1)).sessions == {}
 
 

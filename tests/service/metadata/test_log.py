@@ -13,19 +13,27 @@ import pytest
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
-from service.metadata.log import MAX_PROPOSAL_BYTES, MetadataLog
+from service.metadata.log import MAX_GROUP_RECORDS, MAX_PROPOSAL_BYTES, MetadataLog
 from service.metadata.parts import Changes
 from service.metadata.store import DIRECTORY, LOG_BYTES_PER_SNAPSHOT
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import InvalidRequest, MetadataCorrupt, StorageError
 from tests.service.metadata.disks import TroubledFiles
 from tests.service.metadata.records import configured, new_topic, topic_id
+
+
+class LowestSteps(SystemRng):
+    """Each term is one above the last."""
+
+    def token(self, size: int) -> bytes:
+        return bytes(size)
 
 
 @asynccontextmanager
 async def opened(
     path: Path, files: TroubledFiles | None = None, *, bound: int = LOG_BYTES_PER_SNAPSHOT
 ) -> AsyncIterator[MetadataLog]:
-    log = MetadataLog.open(str(path), files or TroubledFiles(), log_bytes_per_snapshot=bound)
+    log = MetadataLog.open(str(path), files or TroubledFiles(), LowestSteps(), log_bytes_per_snapshot=bound)
     try:
         yield log
     finally:
@@ -97,6 +105,16 @@ async def test_listeners_get_all_changes_since_their_last_call(tmp_path: Path) -
         await log.propose([configured("b", "k", "1")])
         assert [changes.topics for _, changes in told] == [(topic_id(1), topic_id(2), topic_id(3)), ()]
         assert told[-1][1].configs == (Resource(ResourceKind.TOPIC, "b"),)
+
+
+async def test_proposals_of_many_records_do_not_share_an_entry(tmp_path: Path) -> None:
+    """Listeners look at all changes of an entry in one turn of the loop."""
+    half = [configured("a", f"k{number}", "1") for number in range(MAX_GROUP_RECORDS // 2)]
+    async with opened(tmp_path) as log:
+        await log.propose(new_topic("a", 1))
+        proposed = [log.propose(records) for records in (half, half, half[:1], [*half, *half, *half], half[:1])]
+        assert await asyncio.gather(*proposed) == [2, 2, 3, 4, 5]
+        assert log.image.topic_config("a").keys() == {f"k{number}" for number in range(len(half))}
 
 
 async def test_every_opening_is_a_higher_term(tmp_path: Path) -> None:
@@ -175,7 +193,7 @@ async def test_a_disk_that_refuses_to_open_is_a_storage_error(tmp_path: Path) ->
     files = TroubledFiles()
     files.fail["create"] = 1
     with pytest.raises(StorageError, match="cannot be opened"):
-        MetadataLog.open(str(tmp_path), files)
+        MetadataLog.open(str(tmp_path), files, LowestSteps())
     async with opened(tmp_path) as log:
         assert await log.propose(new_topic("a", 1)) == 1
 
@@ -273,7 +291,7 @@ async def damaged(tmp_path: Path, suffix: str, position: int, *, bound: int = LO
     content[position] ^= 1
     path.write_bytes(content)
     with pytest.raises(MetadataCorrupt) as error:
-        MetadataLog.open(str(tmp_path), TroubledFiles())
+        MetadataLog.open(str(tmp_path), TroubledFiles(), LowestSteps())
     assert path.name in str(error.value)
     assert "move the metadata folder out of the data directory" in str(error.value)
     return str(error.value)
@@ -292,7 +310,7 @@ async def test_a_missing_log_stops_the_start(tmp_path: Path) -> None:
         await log.propose(new_topic("a", 1))
     next((tmp_path / DIRECTORY).glob("*.log")).unlink()
     with pytest.raises(MetadataCorrupt, match="is gone"):
-        MetadataLog.open(str(tmp_path), TroubledFiles())
+        MetadataLog.open(str(tmp_path), TroubledFiles(), LowestSteps())
 
 
 async def test_a_missing_snapshot_stops_the_start(tmp_path: Path) -> None:
@@ -300,7 +318,7 @@ async def test_a_missing_snapshot_stops_the_start(tmp_path: Path) -> None:
         await log.propose(new_topic("a", 1))
     next((tmp_path / DIRECTORY).glob("*.snapshot")).unlink()
     with pytest.raises(MetadataCorrupt, match="begins with entry 2, but entries are known up to 0 only"):
-        MetadataLog.open(str(tmp_path), TroubledFiles())
+        MetadataLog.open(str(tmp_path), TroubledFiles(), LowestSteps())
 
 
 async def test_a_sound_frame_of_an_unreadable_batch_stops_the_start(tmp_path: Path) -> None:
@@ -311,8 +329,8 @@ async def test_a_sound_frame_of_an_unreadable_batch_stops_the_start(tmp_path: Pa
     log = directory / f"{1:020}.log"
     log.write_bytes(encode(Frame(1, 1, b"\xff\xff")))
     with pytest.raises(MetadataCorrupt, match="entry 1 is not a metadata batch"):
-        MetadataLog.open(str(tmp_path), TroubledFiles())
+        MetadataLog.open(str(tmp_path), TroubledFiles(), LowestSteps())
     twice = pb.MetadataBatch(records=[*new_topic("a", 1), *new_topic("a", 2)])
     log.write_bytes(encode(Frame(1, 1, twice.SerializeToString())))
     with pytest.raises(MetadataCorrupt, match="entry 1: the metadata creates the topic 'a', which exists already"):
-        MetadataLog.open(str(tmp_path), TroubledFiles())
+        MetadataLog.open(str(tmp_path), TroubledFiles(), LowestSteps())

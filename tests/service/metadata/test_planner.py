@@ -197,6 +197,21 @@ def test_a_new_topic_is_led_by_its_first_replica_at_epoch_zero() -> None:
     assert created.topic_config("t") == {"segment.ms": "5"}
 
 
+def test_a_validated_topic_is_planned_without_records() -> None:
+    """The request has forty bytes, may ask for 10,000 partitions, and can be repeated without end."""
+    plan = create_topic(ONE, NewTopic("t", 10_000, 1), CONFIGS, topic_id(9), validate_only=True)
+    assert plan == ((), topic_id(9), 10_000, 1)
+
+
+def test_partitions_of_the_same_replicas_have_records_of_their_own() -> None:
+    image = image_with_brokers(["a", "b"])
+    made = create_topic(image, NewTopic("t", 5, 1), CONFIGS, topic_id(9)).records[1:6]
+    assert [each.partition.index for each in made] == [0, 1, 2, 3, 4]
+    leaders = [each.partition.leader for each in made]
+    assert [list(each.partition.replicas) for each in made] == [[leader] for leader in leaders]
+    assert leaders[0] != leaders[1] == leaders[3]
+
+
 def test_a_partition_has_one_replica_whatever_is_asked_for_or_configured() -> None:
     image = image_with_brokers([None] * 3)
     three = Resolver(check_static({"default.replication.factor": "3"}), node_id=1, has_store=False)
@@ -272,7 +287,7 @@ def test_growth_adds_partitions_after_the_last(assignments: Sequence[Sequence[in
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_a_coordinators_topic_does_not_grow(name: str) -> None:
-    """Kafka lets it grow, and finds none of its groups' offsets again."""
+    """Kafka lets the topic grow, and then finds none of its groups' offsets."""
     image = ONE.apply_batch(new_topic(name, 2, 3))
     with pytest.raises(InvalidPartitions, match="keeps its 3 partition"):
         create_partitions(image, name, 4, None)

@@ -50,7 +50,7 @@ def consent(
     partition_epoch: int | None = None,
     end: int = 70,
 ) -> Records:
-    """The records of a consent; its epochs are those of the image unless given."""
+    """The records of a consent, with the epochs of the image unless others are given."""
     known = placed(image)
     leader_epoch = known.leader_epoch if leader_epoch is None else leader_epoch
     partition_epoch = known.partition_epoch if partition_epoch is None else partition_epoch
@@ -63,7 +63,7 @@ def test_a_move_adds_the_target_and_changes_no_leader() -> None:
     assert moving.directories == (b"disk", b"first")
     assert (moving.leader, moving.leader_epoch, moving.partition_epoch) == (1, 0, 1)
     assert moving.own_replicas == (1,)
-    assert placed(begun(THREE, 2)).directories == (), "those of unknown disks stay unknown"
+    assert placed(begun(THREE, 2)).directories == (), "directory ids that are unknown stay unknown"
 
 
 def test_the_consent_of_the_leader_ends_the_move() -> None:
@@ -74,7 +74,7 @@ def test_the_consent_of_the_leader_ends_the_move() -> None:
 
 
 def test_the_end_of_a_move_lasts_until_a_disk_is_given_up() -> None:
-    """A target that dies before it has begun must not begin at offset 0 afterwards."""
+    """A target that dies before its log has begun must not begin at offset 0 afterwards."""
     moving = begun(THREE, 2)
     moved = moving.apply_batch(consent(moving))
     again = MetadataImage().apply_batch(to_records(moved))
@@ -85,6 +85,11 @@ def test_the_end_of_a_move_lasts_until_a_disk_is_given_up() -> None:
     dead = moved.apply_batch(fence(moved, 2, 1)).apply_batch([broker_change(2, fenced=False)])
     given_up = dead.apply_batch(elect_unclean(dead, "a", 0))
     assert (placed(given_up).leader, placed(given_up).moved_end) == (2, 0)
+    assert elect_unclean(moved, "a", 0) == elect_unclean(moved, "a", 0, 69) == ()
+    accepted = placed(moved.apply_batch(elect_unclean(moved, "a", 0, 70)))
+    assert (accepted.leader, accepted.leader_epoch, accepted.moved_end) == (2, placed(moved).leader_epoch + 1, 0)
+    never = moved.apply_batch(elect_unclean(moved, "a", 0, 70))
+    assert elect_unclean(never, "a", 0, 0) == (), "the partition waits for nothing"
 
 
 def test_a_move_is_cancelled_and_its_consent_comes_too_late() -> None:

@@ -1,4 +1,4 @@
-"""Recent entries are found by the position before them; a position of another log, or one too old, is not."""
+"""Recent entries are found by the position before them; a position that is too old or of another log is not found."""
 
 from __future__ import annotations
 

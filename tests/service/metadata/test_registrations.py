@@ -1,4 +1,6 @@
-"""A broker registers, leads, is fenced, shuts down and registers again; what names an older registration changes nothing."""
+"""A broker registers, leads, is fenced, shuts down and registers again; a change for an older registration has no
+effect.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from service.metadata.image import MetadataImage
 from service.metadata.parts import NO_LEADER, PartitionImage
 from service.metadata.registrations import (
     MAX_BROKERS,
+    MAX_EPOCH_RISE,
     Records,
     elect_unclean,
     elsewhere,
     fence,
+    raise_leader_epoch,
     register,
     registration,
     shut_down,
@@ -51,7 +55,9 @@ def test_a_broker_that_registers_leads_nothing_before_it_is_unfenced() -> None:
     image = registered(TWO, 1)
     assert (image.brokers[1].broker_epoch, image.brokers[1].fenced) == (2, True)
     assert leaders(image) == [(NO_LEADER, 1)] * 2
-    assert [placed.isr for placed in image.topics[topic_id(1)].partitions] == [(1,)] * 2, "nobody else has its records"
+    assert [placed.isr for placed in image.topics[topic_id(1)].partitions] == [(1,)] * 2, (
+        "no other replica has its records"
+    )
     back = image.apply_batch(unfence(image, 1, 2))
     assert leaders(back) == [(1, 2)] * 2
     assert back.brokers[1].may_lead
@@ -88,13 +94,23 @@ def test_a_broker_that_shuts_down_is_fenced_at_its_end() -> None:
     image = TWO.apply_batch(shut_down(TWO, 1, 1))
     ended = image.apply_batch(fence(image, 1, 1))
     assert (ended.brokers[1].fenced, ended.brokers[1].shutting_down) == (True, False)
-    assert leaders(ended) == leaders(image), "it led nothing any more"
+    assert leaders(ended) == leaders(image), "the broker no longer led a partition"
+
+
+def test_a_fenced_broker_that_asks_to_stop_stays_as_it_is() -> None:
+    """Otherwise it would count as stopping until its next start, and could not be removed."""
+    fenced = TWO.apply_batch(fence(TWO, 1, 1))
+    assert shut_down(fenced, 1, 1) == ()
 
 
 @pytest.mark.parametrize("change", [unfence, fence, shut_down])
 def test_another_registration_is_refused(change: Callable[[MetadataImage, int, int], Records]) -> None:
-    with pytest.raises(StaleBrokerEpoch, match="has the epoch 1, not 2"):
+    with pytest.raises(
+        StaleBrokerEpoch, match=r"has the epoch 1, not 2.*start the controller with its newest directory"
+    ):
         change(TWO, 1, 2)
+    with pytest.raises(StaleBrokerEpoch, match="has the epoch 2, not 1: a newer start has registered"):
+        change(registered(TWO, 1, start=b"second"), 1, 1)
     with pytest.raises(BrokerNotRegistered, match="broker 7 is not registered"):
         change(TWO, 7, 1)
     assert registration(TWO, 1, 1) is TWO.brokers[1]
@@ -108,7 +124,7 @@ def test_a_broker_beyond_the_maximum_is_refused_until_one_is_removed() -> None:
         full = registered(full, broker_id)
     with pytest.raises(InvalidRequest, match=r"has 64 registered brokers.*`tidelog cluster unregister`$"):
         registered(full, 100)
-    assert registered(full, 3, start=b"t").brokers[3].broker_epoch == 2, "a known one registers again"
+    assert registered(full, 3, start=b"t").brokers[3].broker_epoch == 2, "a registered broker may register again"
     freed = full.apply_batch(unregister(full, 3))
     assert 100 in registered(freed, 100).brokers
 
@@ -133,7 +149,7 @@ def test_a_stopped_broker_without_partitions_is_removed() -> None:
 
 
 def test_a_process_of_a_removed_registration_never_passes_for_a_later_one() -> None:
-    """Also after the image went through a snapshot."""
+    """This also holds for an image from a snapshot."""
     image = registered(registered(TWO, 3), 3, start=b"t")
     gone = image.apply_batch(unregister(image, 3))
     restored = MetadataImage().apply_batch(to_records(gone))
@@ -165,7 +181,7 @@ def test_a_broker_that_runs_or_has_partitions_is_not_removed() -> None:
 
 
 def test_a_broker_leads_only_what_is_led_by_none_and_in_sync_with_it() -> None:
-    """Partition 0 is led by another replica; of partition 1 it lacks records."""
+    """Another replica leads partition 0; the broker lacks records of partition 1."""
     both = PartitionImage(0, 2, 0, 0, (1, 2), (1, 2)), PartitionImage(1, NO_LEADER, 0, 0, (1, 2), (2,))
     records = [pb.MetadataRecord(partition=partition_record(topic_id(1), each)) for each in both]
     image = MetadataImage().apply_batch([broker(1), broker(2), new_topic("a", 1)[0], *records])
@@ -174,7 +190,7 @@ def test_a_broker_leads_only_what_is_led_by_none_and_in_sync_with_it() -> None:
 
 
 def test_a_broker_with_another_disk_does_not_lead_what_was_on_the_first() -> None:
-    """It would lead an empty log, and give its offsets out again."""
+    """The broker would lead an empty log, and assign its offsets a second time."""
     placed = PartitionImage(0, 1, 0, 0, (1,), (1,), (b"disk",))
     record = pb.MetadataRecord(partition=partition_record(topic_id(1), placed))
     image = MetadataImage().apply_batch([broker(1), new_topic("a", 1)[0], record])
@@ -194,16 +210,33 @@ def test_a_partition_that_another_one_leads_by_now_is_left_to_it() -> None:
     assert leaders(image.apply_batch(fence(image, 1, 1))) == [(2, 0)]
 
 
+def test_a_leader_epoch_is_raised_above_the_one_of_a_replicas_log() -> None:
+    a = topic_id(1)
+    raised = TWO.apply_batch(raise_leader_epoch(TWO, a, 0, 1, 1, above=40))
+    assert leaders(raised) == [(1, 41), (1, 0)]
+    assert raised.topics[a].partitions[0].partition_epoch == TWO.topics[a].partitions[0].partition_epoch + 1
+    assert raise_leader_epoch(raised, a, 0, 1, 1, above=40) == (), "the epoch is above 40 already"
+    dead = TWO.apply_batch(fence(TWO, 1, 1))
+    assert leaders(dead.apply_batch(raise_leader_epoch(dead, a, 0, 1, 1, above=1))) == [(NO_LEADER, 2), (NO_LEADER, 1)]
+    with pytest.raises(InvalidRequest, match="leader epoch 0; a log with batches of epoch 1048577 is damaged"):
+        raise_leader_epoch(TWO, a, 0, 1, 1, above=MAX_EPOCH_RISE + 1)
+    for missing, index, broker_id in ((a, 2, 1), (a, -1, 1), (topic_id(9), 0, 1), (a, 0, 2)):
+        with pytest.raises(InvalidRequest, match=f"broker {broker_id} has no replica of the partition {index}"):
+            raise_leader_epoch(TWO, missing, index, broker_id, 1, above=40)
+    with pytest.raises(StaleBrokerEpoch):
+        raise_leader_epoch(TWO, a, 0, 1, 7, above=40)
+
+
 def test_an_unclean_election_accepts_the_loss_of_a_disk() -> None:
     placed = replace(TWO.topics[topic_id(1)].partitions[0], directories=(b"first",))
     image = TWO.apply_batch([pb.MetadataRecord(partition=partition_record(topic_id(1), placed))])
-    assert elect_unclean(image, "a", 0) == (), "it has a leader"
+    assert elect_unclean(image, "a", 0) == (), "the partition has a leader"
     dead = image.apply_batch(fence(image, 1, 1))
     with pytest.raises(LeaderNotAvailable, match="Eligible topic partition leaders are not available"):
         elect_unclean(dead, "a", 0)
     replaced = registered(dead, 1, disk=b"second")
     with pytest.raises(LeaderNotAvailable):
-        elect_unclean(replaced, "a", 0)  # it is still fenced
+        elect_unclean(replaced, "a", 0)  # the broker is still fenced
     back = replaced.apply_batch(unfence(replaced, 1, 2))
     assert leaders(back) == [(NO_LEADER, 1), (1, 2)]
     elected = back.apply_batch(elect_unclean(back, "a", 0))

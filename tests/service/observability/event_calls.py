@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("grpc_api", "kafka_gateway", "service", "storage_tiers")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "provoked": "INFO", "warning": "WARN", "error": "ERROR"}
-#: Variables that hold an event function; the assignments before the call show which.
+#: Variables that hold an event function; the assignments before the call show which function.
 CHOSEN = ("say", "say_over")
 
 

@@ -110,7 +110,8 @@ def test_a_java_producer_pushes_the_subscribed_metrics(tmp_path: Path) -> None:
         load = ("--topic", "t", "--num-records", "200", "--record-size", "100", "--throughput", "200")
 
         def has_said_its_last() -> bool:
-            """A producer that ends before it learns of the subscription pushes nothing; on a busy machine a later one does."""
+            """A producer that ends before it learns of the subscription pushes nothing; on a busy machine a later
+            producer does."""
             kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
             return any(push["terminating"] for push in pushes(node))
 

@@ -1,4 +1,4 @@
-"""What a node logs: known work produces each event, and a failure that persists is logged once."""
+"""The events that a node logs: known work produces each event, and a failure that persists is logged once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_start(node: Node, log: Log) -> None:
     assert (listening["grpc"], listening["http"]) == (node.grpc, node.http)
     assert listening["kafka"] == listening["advertised"] == f"PLAINTEXT://{node.kafka}"
     assert log.wait("store.opened")["incarnation"] == 1
-    assert not [line for line in node.output().splitlines() if not line.startswith("{")], "only objects"
+    assert not [line for line in node.output().splitlines() if not line.startswith("{")], "every line is a JSON object"
 
 
 def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: AdminClient) -> None:
@@ -99,7 +99,7 @@ def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: Admi
     for _ in range(200):
         producer.produce(TOPIC, b"small", partition=0)
         assert producer.flush(30) == 0
-    assert node.output().count("\n") < said + 20, "nothing per request; one or two segments may still be in progress"
+    assert node.output().count("\n") < said + 20, "no event per request; one or two segments may still be in progress"
 
 
 def test_changes_by_an_administrator(node: Node, log: Log, admin: AdminClient) -> None:

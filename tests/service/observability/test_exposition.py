@@ -1,4 +1,4 @@
-"""How samples are written, which format a scraper gets, and that a scrape does not block the event loop."""
+"""The form of samples, the format that a scraper gets, and scrapes that do not block the event loop."""
 
 from __future__ import annotations
 

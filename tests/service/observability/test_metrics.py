@@ -1,4 +1,4 @@
-"""For every metric, a piece of work changes it by an amount known beforehand."""
+"""For every metric, a piece of work changes the metric by an amount known beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells the operator whose client asks for an unsupported feature: TLS, HTTP, consumer groups, compaction."""
+"""A node tells the operator when a client asks for an unsupported feature: TLS, HTTP, consumer groups, compaction."""
 
 from __future__ import annotations
 

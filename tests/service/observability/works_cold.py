@@ -43,7 +43,7 @@ async def segments_go_to_the_bucket(world: World) -> AsyncIterator[None]:
     await world.create("t", configs=TIERED)
     yield
     for number in range(7):
-        # With its batch header and record frame, 999 bytes.
+        # Each record has 999 bytes with its batch header and record frame.
         await world.node.append("t", b"%d" % number * 928)
     await world.node.seal("t")
     await world.node.evicted("t")
@@ -98,7 +98,8 @@ async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
     await world.node.append("t", b"produced")
-    # An urgent fetch, for a reader that waited: read-ahead makes up for its bytes. At this time the pace looks anew.
+    # Counts an urgent fetch for a waiting reader, whose bytes read-ahead makes up for. At that time the pace looks
+    # again.
     hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
     assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)

@@ -1,4 +1,4 @@
-"""The metrics of groups, transactions and what they hold back, and the work that changes them."""
+"""The metrics of groups, transactions and held-back offloads, and the work that changes them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
 )
 from service.broker.api.group_service import GroupService
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.shard import GroupShard
-from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import StorageError
 from tests.service.broker.background.cleaner.test_cleaning import COMPACTED, LOCAL, closed, put
 from tests.service.broker.coordinators.test_groups import CALLER, commit, coordinated
@@ -36,7 +36,7 @@ NO_DELAY = {**COORDINATORS, "group_initial_rebalance_delay_ms": "0"}
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 async def join(groups: GroupService, member: str = "") -> str:
-    """Joins alone, without the assignment; returns the member's id."""
+    """Joins as the only member, without SyncGroup; returns the member's id."""
     request = JoinGroup("g", member, None, "consumer", [MemberProtocol("range", b"sub")], 30_000, 30_000, False)
     joined = await groups.join(request, CALLER)
     assert joined.error is None

@@ -1,4 +1,4 @@
-"""`tidelog restore` and its `--verify`, on what a node left in a directory store."""
+"""`tidelog restore` and its `--verify`, on a directory store that a node has filled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     produce(node, "orders", 100)
     seal(node, "orders")
     (cluster,) = [path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists()]
-    until(lambda: any((node.store_path / cluster / "metadata").glob("*")), "the metadata are in the bucket")
+    until(lambda: any((node.store_path / cluster / "metadata").glob("*")), "the metadata is in the bucket")
     assert restored(node, cluster)[0] == 1, "another process uses the directory"
     node.kill()
     shutil.rmtree(node.data_dir)

@@ -191,6 +191,9 @@ def test_a_broker_with_an_empty_disk_leads_nothing_of_the_lost_one(cluster: Clus
     node.start()
     until(lambda: "broker.disk_replaced" in cluster.nodes[1].output_path.read_text(), "the controller reports it")
     assert set(cluster.leaders(2, "wiped").values()) == {1, 2, -1}
+    command = ["cluster", "status", "-b", cluster.nodes[2].kafka]
+    named = "broker 3 runs without the disk of its partitions"
+    until(lambda: named in CliRunner().invoke(app, command).stdout, "the status names the broker")
     node.kill()
     shutil.rmtree(node.data_dir)
     kept.rename(node.data_dir)
@@ -235,8 +238,25 @@ def test_committed_offsets_are_found_from_any_broker(cluster: Cluster) -> None:
         consumer.close()
 
 
+def test_every_broker_names_the_controller_as_the_quorums_leader(cluster: Cluster) -> None:
+    topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    for node in cluster.nodes.values():
+        answer = Peer("tidelog", node.kafka, "quorum").quietly("describe_quorum", 2, topics=topics)
+        assert answer["topics"][0]["partitions"][0]["leader_id"] == 1
+        assert [voter["node_id"] for voter in answer["nodes"]] == [1]
+
+
+def test_an_empty_transactional_id_is_invalid_at_every_broker(cluster: Cluster) -> None:
+    cluster.admin(1).create_topics([NewTopic("__transaction_state", 3, 1)])["__transaction_state"].exception(30)
+    producer = {"transactional_id": "", "producer_id": 7, "producer_epoch": 0}
+    for node in cluster.nodes.values():
+        answer = Peer("tidelog", node.kafka, "empty").quietly("end_txn", 3, **producer, committed=True)
+        assert answer["error_code"] == "INVALID_REQUEST"
+
+
 def test_transactions_span_brokers(cluster: Cluster) -> None:
-    """Each has all brokers' partitions, and offsets of a group; ten ids have their coordinators at different brokers."""
+    """Each transaction writes to partitions on all brokers and commits a group's offsets. Ten ids have different
+    coordinators."""
     create(cluster, 1, "paid")
     create(cluster, 1, "source")
     coordinators = set()

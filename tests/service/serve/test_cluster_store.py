@@ -49,7 +49,7 @@ def manifests(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
 
 
 def wait_offloaded(cluster: Cluster, topic: str, end: int) -> dict[int, dict[str, Any]]:
-    """The manifests once each ends there."""
+    """Waits until the manifest of each partition ends at `end`; returns the manifests."""
 
     def has_ended() -> bool:
         shown = manifests(cluster, topic)
@@ -153,7 +153,7 @@ def test_an_unclean_election_continues_a_lost_disks_partitions_after_the_buckets
 
 
 def test_a_paused_broker_acknowledges_nothing_after_its_partitions_have_another_disk(cluster: Cluster) -> None:
-    """The request that lies in its socket when it continues is the dangerous one: it would be appended by old metadata."""
+    """When the broker continues, a request waits in its socket: the broker must not append it under its old metadata."""
     create(cluster, 1, "t")
     produce(cluster, 1, "t", range(60))
     wait_offloaded(cluster, "t", 10)
@@ -202,11 +202,13 @@ def test_files_of_the_cluster_are_repaired_through_the_controllers_node(cluster:
     store = cluster.nodes[1].store_path
     (path,) = live_files(store, "*/topics/t/topic.json")
     path.unlink()
-    of_two = list(islice(repairs(cluster.nodes[2].grpc, [("t", 0)], cluster=True, apply=True), 2))
+    of_two = list(
+        islice(repairs(cluster.nodes[2].grpc, [("t", 0, cluster.nodes[2].grpc)], cluster=True, apply=True), 2)
+    )
     assert ["repair them through that node" in each.refused for each in of_two] == [True, True]
     assert not path.exists()
     ours = next(number for number, leader in cluster.leaders(1, "t").items() if leader == 1)
-    found = list(repairs(cluster.nodes[1].grpc, [("t", ours)], cluster=True, apply=True))
+    found = list(repairs(cluster.nodes[1].grpc, [("t", ours, cluster.nodes[1].grpc)], cluster=True, apply=True))
     assert [each.refused for each in found] == ["", "", ""]
     assert path.exists()
 
@@ -219,7 +221,7 @@ def test_a_take_over_ends_every_broker_of_the_cluster(cluster: Cluster, tmp_path
     cluster.nodes[1].kill()
     flags = ["--take-over", incarnation(cluster)["cluster_id"]]
     with Node(tmp_path / "next", store=cluster.nodes[1].store, settings=QUICK, flags=flags):
-        # Something to offload. A broker may have ended before it takes a record: it sweeps the store, too.
+        # A record for each broker to offload. A broker may end before it takes the record, because it also sweeps the store.
         producer = Producer({"bootstrap.servers": cluster.nodes[2].kafka, "message.timeout.ms": 5000})
         for number in others:
             producer.produce("t", b"late", partition=number)

@@ -1,4 +1,4 @@
-"""`tidelog cluster up`: three brokers by one command, of which nothing is left."""
+"""`tidelog cluster up`: one command runs three brokers, and leaves nothing behind."""
 
 from __future__ import annotations
 

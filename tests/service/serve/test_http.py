@@ -1,4 +1,4 @@
-"""The HTTP server and strangers: their mistakes get an answer, and no line in the log."""
+"""The HTTP server beside clients that misbehave: their mistakes get an answer, and no line in the log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 import pytest
 
 from service.lifecycle.readiness import Readiness
-from service.serve.http import HttpServer, serve_http
+from service.serve.http import HttpServer, Together, serve_http
+from storage_tiers.turns import SLICE_S, TurnScheduler
 
 
 async def _stats() -> Mapping[str, object]:
     raise RuntimeError("a defect")
 
 
-#: Far larger than the buffers of two sockets.
+#: Bytes, far more than the buffers of two sockets hold.
 LARGE = bytes(32 << 20)
 PLACES = 4
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -67,7 +68,7 @@ async def test_a_defect_of_the_node_is_logged(server: HttpServer, caplog: pytest
 
 @pytest.mark.parametrize("said", [b"", HEALTH[:10], HEALTH, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_idle_connections_block_no_new_one(server: HttpServer, said: bytes) -> None:
-    """Silent ones, unfinished requests, answered ones, and clients that do not read a large answer."""
+    """The idle connections are silent, or have sent part of a request, got an answer, or left a large answer unread."""
     strangers = []
     for _ in range(3 * PLACES):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
@@ -102,7 +103,7 @@ async def test_connections_stay_within_the_limit(server: HttpServer) -> None:
 
 @pytest.mark.parametrize("asked_before", [False, True])
 async def test_a_connection_with_an_answer_in_progress_is_kept(asked_before: bool) -> None:
-    """The slow request's connection is the oldest; the later ones are idle, before or after an answer."""
+    """The connection with the slow request is the oldest. The later ones are idle, before or after an answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> Mapping[str, object]:
@@ -131,3 +132,50 @@ async def test_a_connection_with_an_answer_in_progress_is_kept(asked_before: boo
             writer.close()
     finally:
         await server.stop()
+
+
+async def test_requests_that_ask_together_share_one_page() -> None:
+    """A page of ten thousand partitions takes many megabytes, and sixty connections may request it at once."""
+    go_on = asyncio.Event()
+    made: list[bytes] = []
+
+    async def page() -> bytes:
+        this = b"page %d" % len(made)
+        made.append(this)
+        await go_on.wait()
+        return this
+
+    together = Together[bytes]()
+    asking = [asyncio.create_task(together.made(False, page)) for _ in range(4)]
+    other = asyncio.create_task(together.made(True, page))
+    await asyncio.sleep(0)
+    asking.pop(0).cancel()
+    go_on.set()
+    assert await asyncio.gather(*asking) == [made[0]] * 3
+    assert await other == made[1]
+    assert await together.made(False, page) == b"page 2", "a later request gets a page of its own"
+
+
+async def test_a_shared_page_is_sent_to_some_clients_in_each_turn_of_the_loop() -> None:
+    async def page() -> bytes:
+        return b"page"
+
+    now, turn = 0.0, 0
+    sent: list[int] = []
+
+    def seconds() -> float:
+        return now
+
+    async def client() -> None:
+        nonlocal now
+        await together.made(False, page)
+        now += SLICE_S
+        sent.append(turn)
+
+    together = Together[bytes]()
+    together._turns = TurnScheduler(seconds)
+    clients = [asyncio.create_task(client()) for _ in range(5)]
+    while len(sent) < len(clients):
+        await asyncio.sleep(0)
+        turn += 1
+    assert len(set(sent)) == len(sent)

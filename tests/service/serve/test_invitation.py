@@ -1,4 +1,4 @@
-"""What a start prints about the node's store, before the commands to try."""
+"""A start names a store that cannot be used, before it prints the commands to try."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INVITED = "Talk to it:"
 
 @pytest.fixture
 def node(tmp_path: Path, versitygw: S3Server) -> Iterator[Node]:
-    """A node that has used its store, and is stopped."""
+    """A stopped node that has used its store."""
     store = f"s3://{BUCKET}/{tmp_path.name}"
     with Node(tmp_path, store=store, flags=["--s3-endpoint", versitygw.endpoint]) as node:
         assert node.stop() == 0

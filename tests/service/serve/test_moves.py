@@ -35,7 +35,7 @@ def admin(cluster: Cluster, broker: int = 1) -> Any:
 
 
 def move(cluster: Cluster, topic: str, targets: dict[int, int], *, asked: int = 1) -> None:
-    """Moves partitions to their targets, and waits until every broker shows them led there."""
+    """Moves partitions to their targets, and waits until every broker names the targets as leaders."""
     python = admin(cluster, asked)
     answered = python.alter_partition_reassignments({TopicPartition(topic, n): [to] for n, to in targets.items()})
     assert set(answered.values()) == {None}
@@ -54,7 +54,7 @@ def wait_led(cluster: Cluster, topic: str, targets: dict[int, int]) -> None:
 
 
 def reassigning(cluster: Cluster, broker: int) -> float:
-    """The broker's gauge of the partitions that it leads and that move."""
+    """The broker's gauge of partitions that it leads and that are being reassigned."""
     page = Scrape.parse(cluster.nodes[broker].get("/metrics")[1], 0)
     return page.gauge("kafka_server_replicamanager_reassigningpartitions")
 
@@ -139,7 +139,7 @@ def test_an_open_transaction_holds_a_move_up_until_it_ends_or_the_move_is_cancel
 
 
 def test_exactly_once_holds_while_everything_moves(cluster: Cluster) -> None:
-    """Data, group offsets and transactions move at once; each committed number is there once, and in order."""
+    """Data, group offsets and transactions move at once. Each committed number is there once, and in order."""
     create(cluster, 1, "input", 2)
     create(cluster, 1, "output", 2)
     stop = threading.Event()
@@ -206,7 +206,7 @@ def committed(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
 
 
 def values(cluster: Cluster, topic: str, wanted: int) -> list[int]:
-    """The committed numbers of the topic, partition by partition merged in their order."""
+    """Asserts that each partition has its committed numbers in ascending order; returns those of all partitions, sorted."""
     configs = {
         "bootstrap.servers": cluster.nodes[3].kafka,
         "group.id": f"read-{topic}",

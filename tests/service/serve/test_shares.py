@@ -1,4 +1,4 @@
-"""The part that one of several brokers of a machine takes of the bounds that are the machine's."""
+"""Each of several brokers on one machine takes its share of the machine's bounds."""
 
 from __future__ import annotations
 

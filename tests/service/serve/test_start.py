@@ -1,4 +1,4 @@
-"""Starts that a node refuses: one sentence says what to do, and nothing is left behind."""
+"""Starts that a node refuses: the error is one sentence that says what to do, and no files are left behind."""
 
 from __future__ import annotations
 

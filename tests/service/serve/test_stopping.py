@@ -14,9 +14,9 @@ from tests.support.node import Node
 
 #: ApiVersions, version 0, without a client id, preceded by its size.
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 7, -1)
-#: More requests, and more answers, than the buffers of two sockets hold.
+#: Number of requests: they and their answers exceed the buffers of two sockets.
 REQUESTS = 1_000_000
-#: Failed sends in a row that show that the node reads no more until its answers are read.
+#: After this number of failed sends in a row, the node reads no request until the client reads its answers.
 IN_A_ROW = 10
 
 
@@ -46,7 +46,7 @@ def test_a_stopping_node_is_unready_while_it_finishes_answers(tmp_path: Path) ->
         assert node.get("/healthz")[0] == 200
         slow.setblocking(True)
         received = 0
-        with contextlib.suppress(ConnectionResetError):  # the node closes once all is sent, with requests still unread
+        with contextlib.suppress(ConnectionResetError):  # the node closes after its last answer, with requests unread
             while data := slow.recv(1 << 20):
                 received += len(data)
         assert received > 0

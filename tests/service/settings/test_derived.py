@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.settings.derived import check
+from service.settings.derived import check, roles_of
 from service.settings.node_settings import NodeSettings
 from storage_tiers.errors import InvalidConfig
 
@@ -22,6 +22,30 @@ def test_a_broker_has_one_controller_which_begins_its_cluster() -> None:
             check(NodeSettings(controller=THERE, **begins))
         check(NodeSettings(controller_listener=HERE, **begins))
     check(NodeSettings())
+
+
+def test_roles_are_those_of_the_node() -> None:
+    with pytest.raises(InvalidConfig, match="give its --controller-listener as --controller"):
+        check(NodeSettings(roles="broker"))
+    with pytest.raises(InvalidConfig, match="give --roles broker, or leave one of them out"):
+        check(NodeSettings(roles="broker,controller", controller=THERE))
+    for fits in (
+        NodeSettings(roles="broker", controller=THERE),
+        NodeSettings(controller=THERE),
+        NodeSettings(roles="controller, broker"),
+        NodeSettings(roles="broker,controller", controller_listener=HERE),
+    ):
+        check(fits)
+        assert roles_of(fits) == ("broker" if fits.controller else "broker,controller")
+        assert fits.roles in (None, roles_of(fits))
+
+
+@pytest.mark.parametrize("roles", ["controller", "", "broker,broker", "leader"])
+def test_other_roles_are_refused(roles: str) -> None:
+    with pytest.raises(
+        ValueError, match="write broker or broker,controller: a controller is in the process of a broker"
+    ):
+        NodeSettings(roles=roles)
 
 
 @pytest.mark.parametrize("name", ["controller", "controller_listener"])

@@ -43,10 +43,10 @@ def down(state: BrokerState, at: float = 100.0) -> BrokerState:
         (SERVING, 1.0, (), None),
         # without a controller of its own, all start at once
         ([TWO, THREE], 0.0, START(2, 3), None),
-        # a broker that has ended is started after its pause; the others go on
+        # a broker that has ended is started after its pause; the others continue
         ([SERVING[0], down(SERVING[1]), SERVING[2]], 100.0, (), 100.0 + FIRST_PAUSE_S),
         ([SERVING[0], down(SERVING[1]), SERVING[2]], 100.0 + FIRST_PAUSE_S, START(2), None),
-        # the controller's broker is away: the others are started all the same, once it has served
+        # the controller's broker has served before and is away: the others are started without it
         ([down(SERVING[0]), SERVING[1], down(SERVING[2])], 101.0, START(1, 3), None),
         ([down(ONE.started(11, 99.0)), TWO, THREE], 100.0, (), 100.0 + FIRST_PAUSE_S),
     ],

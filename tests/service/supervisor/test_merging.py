@@ -1,4 +1,4 @@
-"""One page of metrics from several brokers', as Prometheus's own client reads it."""
+"""The metrics pages of several brokers become one page, which Prometheus's own client can read."""
 
 from __future__ import annotations
 

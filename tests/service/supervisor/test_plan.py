@@ -1,4 +1,4 @@
-"""The settings of each broker of a machine: ids, ports, directories, the controller; and the words that pass them on."""
+"""The settings of each broker of a machine (ids, ports, directories, controller) and the arguments that pass them on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.settings.derived import check
 from service.settings.node_settings import NodeSettings, Supervision, load_settings
 from service.supervisor.addresses import bootstrap_sockets, check_free, held_address
 from service.supervisor.held import check_none_left_out
@@ -47,6 +48,18 @@ def test_brokers_have_ids_ports_and_directories_of_their_own() -> None:
     assert {each.settings.brokers for each in plans} == {1}
 
 
+def test_the_first_broker_checks_the_roles_of_the_node() -> None:
+    """The check of the first broker's settings refuses the roles; the checks of the others pass."""
+    for roles, controller in (("broker", None), ("broker,controller", "10.0.0.1:9095")):
+        first, second = planned(2, roles=roles, controller=controller)
+        with pytest.raises(InvalidConfig, match="--roles broker"):
+            check(first.settings)
+        check(second.settings)
+    for plans in (planned(2, roles="broker", controller="10.0.0.1:9095"), planned(2, roles="broker,controller")):
+        for each in plans:
+            check(each.settings)
+
+
 def test_a_further_broker_changes_no_others_ports() -> None:
     assert ports_of(planned(4))[:2] == ports_of(planned(2))
 
@@ -62,6 +75,7 @@ def test_free_ports_stay_free_ones() -> None:
 
 
 def test_a_port_beyond_the_last_is_refused() -> None:
+    assert [each.settings.http_listener for each in planned(2, http_listener=":65533")] == [":65534", ":65535"]
     with pytest.raises(InvalidConfig, match="no port is left after 65535"):
         planned(2, http_listener=":65535")
 
@@ -108,7 +122,7 @@ def test_the_rack_is_the_machine_unless_it_is_set() -> None:
 
 @pytest.mark.parametrize("broker", range(3))
 def test_the_words_give_the_same_settings(broker: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the command line reads them."""
+    """The command line reads a broker's arguments back into the settings that they were made from."""
     given: dict[str, Any] = {
         "new_cluster": True,
         "log_format": "json",
@@ -191,7 +205,7 @@ def test_a_taken_bootstrap_port_is_named() -> None:
 
 
 def test_the_controllers_port_stays_this_nodes() -> None:
-    """Its broker listens there, and another process that asks for a free port does not get it meanwhile."""
+    """A broker of this node can listen on the port, and a process that asks for a free port does not get it."""
     with held_address(NodeSettings()) as address:
         assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
         port = int(address.rpartition(":")[2])

@@ -85,7 +85,7 @@ async def taking(
     cache.mkdir(exist_ok=True)
     location = StoreLocation.parse("memory://taken")
     client = TierClient(location, str(cache), clock=clock, rng=rng, launcher=LocalLauncher(open_store, clock, rng))
-    metadata = MetadataLog.open(str(directory), files or OsFiles())
+    metadata = MetadataLog.open(str(directory), files or OsFiles(), SystemRng())
     take = TakeOver(client, metadata, cluster, node_id=1, readiness=Readiness(), clock=clock, rng=rng)
     try:
         yield Taking(directory, data, metadata, take, cluster)

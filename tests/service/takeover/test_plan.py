@@ -1,4 +1,4 @@
-"""Which topics are live, where the metadata snapshot and the files in the bucket are of different moments."""
+"""The live topics that a take-over finds when the metadata snapshot and the files in the bucket differ in age."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def told(found: Inventory) -> tuple[list[TopicId], list[TopicId]]:
         (known(deleting=A), seen(A), [], [A]),
         (known(B, deleting=A), seen(B, earlier=[A]), [B], [A]),
         (known(B), seen(C, earlier=[A, B], manifests={A: [0], B: [0, 1], C: [5]}), [C], [A, B]),
-        # Fully deleted, then restored by hand, including its file.
+        # The topic was fully deleted, and then somebody restored its objects and its file by hand.
         (gone(A), seen(A), [], [A]),
         (gone(A), seen(A, manifests={A: [0]}), [], [A]),
         (gone(A), seen(None, manifests={A: [0]}), [], [A]),

@@ -28,7 +28,7 @@ from tests.support.faulty_store import FaultyStore
 
 
 class Cut(LogError):
-    """The process dies here."""
+    """The process dies at this step."""
 
 
 class FailingFiles(OsFiles):
@@ -45,7 +45,7 @@ class FailingFiles(OsFiles):
 
 
 def told(image: MetadataImage) -> object:
-    """What must be the same however often the take-over was interrupted."""
+    """The metadata that must be the same however often the take-over was interrupted."""
     return (image.cluster_id, image.topics, image.deleting, image.configs, image.features, image.next_producer_id)
 
 
@@ -99,7 +99,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
         async with taking(directory, store, cluster, files) as start:
             try:
                 await start.run()
-                survived.append((kind, number))  # the probe deletes its own key as best effort
+                survived.append((kind, number))  # the probe ignores an error when it deletes its own key
             except LogError:
                 assert not start.metadata.image.topics, "nothing is shown before it is complete"
                 assert start.metadata.image.take_over is not None or not start.metadata.image.cluster_id
@@ -138,7 +138,7 @@ async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_
         if isinstance(parsed := keys.parse(info.key), keys.ManifestKey):
             newest = json.loads(left.blocking().get(info.key).data)["segments"][-1]
             offloaded[parsed.partition] = newest["added"][1]
-    for name in ("first", "second"):  # the second finds the first one's claims as the newest commits
+    for name in ("first", "second"):  # the second take-over finds the claims of the first one as the newest commits
         async with taking(tmp_path / name, left, cluster) as start:
             previewed = await start.take.preview()
             _, points = await start.run()
@@ -241,7 +241,7 @@ async def test_an_offload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Pat
     ids = Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
     (first, *_) = [info.key for info in left.blocking().list(ids.segments_prefix) if info.key.endswith(".idx")]
     for partition, base in ((ids, 10), (Ids(before.cluster_id, "u", before.topic_ids["u"], 0), 0)):
-        for uuid in ("a" * 32, "b" * 32):  # interrupted twice
+        for uuid in ("a" * 32, "b" * 32):  # the take-over was interrupted twice
             key = keys.key(
                 keys.SidecarKey(
                     partition.cluster_id, partition.topic, partition.topic_id, partition.partition, base, 0, uuid

@@ -45,7 +45,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     produce(node, "orders", 500, **{"enable.idempotence": True})
     seal(node, "orders")
     cluster = cluster_of(node)
-    until(lambda: len(snapshots(node, cluster)) > 0, "the metadata are in the bucket")
+    until(lambda: len(snapshots(node, cluster)) > 0, "the metadata is in the bucket")
     until(lambda: (node.store_path / cluster / "topics" / "gone" / "topic.json").exists(), "the deletion is published")
     held = {key: value for key, (_, _, value) in consume(node, "orders", 2, 500).items()}
     node.kill()
@@ -73,7 +73,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     assert configs["max.message.bytes"].value == "123456"
     seal(node, "orders")
 
-    node.restart()  # the flag stays on the command line
+    node.restart()  # --take-over stays on the command line
     assert len(consume(node, "orders", 2, 1000)) == 1000
     old = Node(tmp_path / "old", store=node.store)
     old.data_dir = zombie
@@ -92,7 +92,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
 
 
 def test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster(node: Node, tmp_path: Path) -> None:
-    """The backup is of the last start of the lost directory, so only the missing topic shows that it is older."""
+    """The backup and the lost directory are of the same start, so only the missing topic shows that the backup is older."""
     create(node, "orders", 1, TIERED)
     cluster = cluster_of(node)
     shutil.copytree(node.data_dir, tmp_path / "backup", ignore=shutil.ignore_patterns("*.tmp"))

@@ -119,7 +119,7 @@ class Log:
         path = self.directory / f"{len(self.jobs)}.log"
         path.write_bytes(self._segment)
         producers = path.with_suffix(".snapshot")
-        producers.write_bytes(self.state.snapshot())
+        producers.write_bytes(self.state.state())
         last = [header for _, header in headers(bytes(self._segment))][-1]
         self.jobs.append(
             ExtendJob(
@@ -204,7 +204,7 @@ def _documents(store: BlockingMemoryStore) -> None:
     numbers = struct.pack(">QQ", 1, 12)
     summed = struct.pack(">I", len(state_of_log)) + numbers + state_of_log
     frame = struct.pack(">II", len(state_of_log), crc32c(summed)) + numbers + state_of_log
-    store.put(keys.snapshot_key(CLUSTER, INCARNATION, 12), frame)
+    store.put(keys.snapshot_key(CLUSTER, INCARNATION, 12, 3), frame)
     for state in (flights, gone):
         store.put(keys.topic_file_key(CLUSTER, state.topic), encode_topic(state))
 

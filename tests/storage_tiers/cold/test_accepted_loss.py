@@ -79,7 +79,7 @@ async def test_only_lost_segments_are_accepted(world: World, accepted: list[tupl
 
 
 async def test_a_loss_accepted_after_log_start_rose_leaves_a_sound_bucket(world: World) -> None:
-    """The node's epoch history begins at its log start, those of the segments that follow begin earlier."""
+    """The epoch history of the local log begins at its log start; those of the following segments begin earlier."""
     await world.extend(6)
     saved = await world.tier.raise_log_start(15)
     gone = saved.segments[2]

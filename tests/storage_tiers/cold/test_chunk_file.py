@@ -83,7 +83,7 @@ def test_an_unwritable_file_is_an_error(tmp_path: Path) -> None:
         file.finish()
     file.discard()
     assert [path.name for path in tmp_path.iterdir()] == ["chunk"]
-    # The error message's advice:
+    # The test follows the error message's advice.
     os.rmdir(tmp_path / "chunk")
     file = begun(tmp_path)
     file.write(CONTENT)

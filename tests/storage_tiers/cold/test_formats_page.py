@@ -1,4 +1,4 @@
-"""docs/formats.md against the code: a reader made of json, gzip, struct and a CRC, written from that page alone."""
+"""docs/formats.md compared with the code: a reader made of json, gzip, struct and a CRC is written from that page alone."""
 
 from __future__ import annotations
 

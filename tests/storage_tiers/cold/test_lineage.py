@@ -50,7 +50,7 @@ def put_back(store: MemoryStore, manifest: bytes | None) -> None:
 
 
 async def test_nothing_is_swept_without_a_manifest(store: MemoryStore, clock: EagerClock, local: Local) -> None:
-    """Neither by a process that has never seen a manifest, nor by one that has."""
+    """A sweep deletes nothing, whether or not its process has seen a manifest."""
     first = tier_of(store, clock)
     for base in (0, 10):
         await first.extend(local.job(base, 10))
@@ -119,7 +119,7 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
 async def test_nothing_is_committed_on_less_than_was_seen(
     vanished: bool, store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
-    """Neither a first manifest where one existed, nor a commit on top of an older one."""
+    """The tier writes neither a first manifest where one existed, nor a commit on top of an older manifest."""
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     yesterday = stored(store)[IDS.manifest_key]
@@ -151,7 +151,7 @@ async def test_a_deletion_needs_no_manifest(store: MemoryStore, clock: EagerCloc
     assert list(stored(store)) == [IDS.manifest_key]
 
 
-# --- what a digest cannot tell ----------------------------------------------------------------------------------------
+# --- the limits of a digest -------------------------------------------------------------------------------------------
 async def saved(tier: PartitionTier, directory: Path) -> SeenManifest:
     """Saves the last manifest seen to a file, as a broker does."""
     loaded = await tier.load()
@@ -236,7 +236,8 @@ def test_each_field_that_never_falls_is_compared() -> None:
 
 # --- no false alarm ---------------------------------------------------------------------------------------------------
 async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(clock: EagerClock, tmp_path: Path) -> None:
-    """The caller dies before it saves the new manifest: its digest is still among the commit ids that the manifest keeps."""
+    """The caller dies before it saves the new manifest: the digest that it saved before is still among the manifest's commit
+    ids."""
     commits = 0
     for cut in range(1, MAX_COMMITS + 2):
         memory = MemoryStore(clock)

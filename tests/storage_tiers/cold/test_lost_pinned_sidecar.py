@@ -1,4 +1,5 @@
-"""A segment that a pin keeps lacks its sidecar: a repair writes the same one again, so that it can be read at the pin."""
+"""A segment that a pin keeps lacks its sidecar: a repair writes the same sidecar again, so that the segment can be read at the
+pin."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def pinned(world: World) -> list[RemoteSegment]:
 
 
 async def leave(world: World, how: str) -> None:
-    """The pinned segments are no longer live, and unpinned ones of their age are swept."""
+    """Keeps the first segments live, expires them or compacts them, as `how` says; then sweeps the unpinned objects of their
+    age."""
     if how == "expired":
         await world.tier.raise_log_start(30)
         await world.tier.expire(30)
@@ -38,7 +40,7 @@ async def leave(world: World, how: str) -> None:
 
 
 def is_sound(world: World) -> bool:
-    """The test's store has no cluster.json and no topic.json."""
+    """True if fsck finds faults only in cluster.json and topic.json, which the test's store lacks."""
     report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
     return {each.key.rpartition("/")[2] for each in report.findings} <= {"cluster.json", "topic.json"}
 
@@ -71,7 +73,8 @@ async def test_a_lost_index_of_a_pinned_segment_is_written_again(
 
 @pytest.mark.parametrize("remedy", ["put back", "unpinned"])
 async def test_no_other_index_is_written_in_place_of_a_pinned_one(world: World, remedy: str) -> None:
-    """The producers at the end of the segment had expired before it was closed: its neighbour still shows them."""
+    """The producers expired before the segment was closed, so its lost sidecar had none; a neighbour's sidecar still shows
+    them."""
     transactions = Transactions(world)
     await transactions.offload()
     transactions.state = ProducerStateManager()

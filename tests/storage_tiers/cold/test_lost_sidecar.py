@@ -1,4 +1,5 @@
-"""A segment that lacks only its sidecar is whole: a repair makes a new index, or refuses, and never gives its offsets up."""
+"""A segment that lacks only its sidecar is whole: a repair makes a new index, or refuses, and never gives up the segment's
+offsets."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def state_of(world: World, segment: RemoteSegment) -> Sidecar:
 
 
 async def repaired(world: World, *damaged: str) -> Manifest:
-    """`damaged` are removed objects, which stay as they are until they are swept."""
+    """Repairs the partition; asserts that fsck finds faults only in the `damaged` objects, which the manifest has removed."""
     _, manifest = await world.tier.repair(NOTHING, apply=True)
     assert manifest is not None and broken(manifest) is None
     report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
@@ -97,7 +98,7 @@ class Transactions:
     async def offload(self) -> None:
         for base in (0, 10, 20):
             data = b"".join(self._batch(offset) for offset in range(base, base + 10))
-            self._world.local.snapshot = lambda end: self.state.snapshot()
+            self._world.local.snapshot = lambda end: self.state.state()
             job = self._world.local.job(base, 10, data=data)
             overlapping = [each for each in ABORTED if each.first_offset < base + 10 and each.last_offset >= base]
             await self._world.tier.extend(replace(job, aborted=tuple(overlapping)))
@@ -131,11 +132,11 @@ async def test_the_aborted_transactions_of_a_lost_index_are_found_again(world: W
     await repaired(world)
     after = state_of(world, live(world)[place])
     assert after.aborted == before.aborted and after.aborted
-    assert (after.epochs, after.producer_snapshot) == (before.epochs, before.producer_snapshot)
+    assert (after.epochs, after.producer_state) == (before.epochs, before.producer_state)
 
 
 async def test_an_index_whose_aborted_transactions_nothing_shows_is_put_back(world: World) -> None:
-    """The transaction that began here was aborted in the next segment, whose index is lost, too."""
+    """A transaction that began in the segment was aborted in the next one, whose index is lost, too."""
     await Transactions(world).offload()
     blocking, (_, middle, last) = world.store.blocking(), live(world)
     kept = blocking.get(middle.sidecar_key).data
@@ -150,7 +151,7 @@ async def test_an_index_whose_aborted_transactions_nothing_shows_is_put_back(wor
 
 
 async def test_leader_epochs_are_those_of_a_neighbour(world: World) -> None:
-    """No batch of the segment shows an epoch without records."""
+    """An epoch without records is in no batch of the segment: only a neighbour's sidecar shows it."""
     epochs = (EpochEntry(1, 0), EpochEntry(3, 5), EpochEntry(4, 12))
     for base, epoch in ((0, 3), (10, 4), (20, 4)):
         job: ExtendJob = world.local.job(base, 10, epoch=epoch)
@@ -169,7 +170,7 @@ async def test_leader_epochs_are_those_of_a_neighbour(world: World) -> None:
 async def test_the_state_of_the_end_is_written_again_where_all_records_expired(
     world: World, swept: bool, manifest: str, damage: str
 ) -> None:
-    """A log that is rebuilt from the bucket begins with it: without it the partition would have no leader for ever."""
+    """A log that is rebuilt from the bucket begins with this state; without it the partition would never have a leader."""
     await world.extend(3)
     await world.tier.raise_log_start(30)
     saved = await world.tier.expire(30)
@@ -192,7 +193,7 @@ async def test_the_state_of_the_end_is_written_again_where_all_records_expired(
     assert newest is not None and newest.alone and newest.key != lost
     state = sidecar.parse(blocking.get(newest.key).data, newest.key)
     assert (state.end, state.epochs) == (30, (EpochEntry(1, 0),))
-    assert state.producer_snapshot == ProducerStateManager().snapshot()
+    assert state.producer_state == ProducerStateManager().snapshot()
     assert await world.tier.repair(NOTHING, apply=True) == (RepairReport(), None)
     world.clock.advance(3 * DAY / 1000)
     await world.tier.sweep(DAY)

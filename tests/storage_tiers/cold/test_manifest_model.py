@@ -145,7 +145,7 @@ class ManifestModel(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 40), count=st.integers(1, 8), timestamp=st.integers(0, 50))
     def replace(self, first: int, count: int, timestamp: int) -> None:
-        """One segment takes the place of neighbours, which readers of earlier commits still see."""
+        """Replaces neighbours with one segment; readers of earlier commits still see the neighbours."""
         newest = self.known[-1] if self.known else None
         live = [k for k in self.known if not k.removed and k.segment.end > self.log_start and k is not newest]
         old = live[first : first + count]
@@ -218,7 +218,7 @@ class ManifestModel(RuleBasedStateMachine):
             return
         key = data.draw(st.sampled_from(gone))
         if key not in set(self.manifest.keys()):
-            return  # in a page: such a key had a segment below `end`, and no extension begins there
+            return  # the key is in a page: its segment is below `end`, where no extension begins
         segment = segment_of(IDS, self.end, self.end + 1, next(self.ids))
         clash = RemoteSegment(**{f: getattr(segment, f) for f in segment.__slots__} | {"key": key})
         with pytest.raises(InvalidRequest, match="already"):
@@ -303,7 +303,7 @@ class DeepManifestModel(ManifestModel):
     bounds = DEEP
 
 
-# Without `explain`, which traces every line and makes these machines fifty times slower.
+# The phases leave out `explain`, which traces every line and makes these machines fifty times slower.
 _SETTINGS = settings(
     max_examples=20,
     stateful_step_count=20,

@@ -1,4 +1,4 @@
-"""What each manifest transition refuses: the store's compare-and-swap does not check any of it."""
+"""The refusals of each manifest transition: the store's compare-and-swap checks none of these conditions."""
 
 from __future__ import annotations
 

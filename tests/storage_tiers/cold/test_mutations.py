@@ -51,7 +51,7 @@ def other_bytes(data: bytes, chance: random.Random) -> bytes:
 def test_no_damage_leads_to_another_error() -> None:
     manifest, written = full_manifest()
     ref = manifest.pages[0]
-    known = {"base": 0, "end": 5, "aborted": (), "epochs": (), "producer_snapshot": b"p"}
+    known = {"base": 0, "end": 5, "aborted": (), "epochs": (), "producer_state": b"p"}
     data = batches(0, 5)
 
     def read_page(document: bytes) -> object:

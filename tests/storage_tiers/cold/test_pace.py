@@ -10,7 +10,7 @@ CHUNK = 4 << 20
 
 
 class Machine:
-    """Fetches chunks one by one. Above `room` bytes/s the event loop is delayed, and more so the higher the rate."""
+    """Fetches chunks one by one. Above `room` bytes/s the event loop is delayed, and the delay grows with the rate."""
 
     def __init__(self, room: float, fastest: float = 400e6, most_waiting: float = 0.1) -> None:
         self.room = room

@@ -50,7 +50,7 @@ async def test_an_extension_offloads_a_segment_before_naming_it(
     (segment,) = manifest.segments
     assert memory.blocking().get(segment.key).data == Path(job.path).read_bytes()
     side = sidecar.parse(memory.blocking().get(segment.sidecar_key).data)
-    assert side.producer_snapshot == b"producers@10"
+    assert side.producer_state == b"producers@10"
     assert side.epochs == job.epochs
     assert segment.records == 10
 
@@ -364,4 +364,4 @@ async def test_commits_that_were_cut_off_leave_nothing(
     assert (report.uploads_aborted, report.done) == (1, True)
     assert [upload.key for upload in memory.blocking().unfinished_uploads("")] == [
         topic_file
-    ]  # it may belong to the next topic of that name
+    ]  # the upload may belong to the next topic of that name

@@ -33,7 +33,7 @@ from tests.support.faulty_store import FaultyStore
 
 WRITER = ManifestWriter(1, 7)
 EVERYTHING = OffsetRange(0, 1000)
-#: A local log all of whose records are in the bucket.
+#: A local log whose records are all in the bucket.
 UP_TO_DATE = OffsetRange(0, 0)
 EPOCHS = (EpochEntry(1, 0),)
 
@@ -343,7 +343,7 @@ NOTHING_HELD = LocalEvidence(OffsetRange(0, 0), EPOCHS, 0)
 
 
 def restore(world: World, manifest: Manifest | None) -> None:
-    """Replaces the bucket's manifest by an earlier one, or deletes it (None)."""
+    """Replaces the bucket's manifest with an earlier one, or deletes it (None)."""
     blocking = world.store.blocking()
     blocking.delete([IDS.manifest_key])
     if manifest is not None:

@@ -1,4 +1,4 @@
-"""A compacted segment is lost, and those that it replaced are there: copies of them take its place, in pages, too."""
+"""A compacted segment is lost, and the segments that it replaced still exist: their copies replace it, in pages, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["world"]
 
 
 async def compact(world: World, first: int, end: int) -> RemoteSegment:
-    """Replaces the segments of offsets [first, end) by one with the last record only; returns it."""
+    """Replaces the segments of offsets [first, end) with one that has the last record only; returns it."""
     old = [each for each in live(world) if first <= each.base and each.end <= end]
     job = world.local.job(first, end - first, data=batches(end - 1, 1))
     manifest = await world.tier.replace(job, old)
@@ -78,7 +78,7 @@ async def test_only_what_none_of_them_holds_is_given_up(world: World) -> None:
 
 
 async def test_what_is_given_up_knows_no_producer_beyond_it(world: World) -> None:
-    """The lost segment's sidecar exists and has the producers at its end. The accepted loss ends before that."""
+    """The lost segment's sidecar exists and has the producers at the segment's end, which lies above the accepted loss."""
     world.local.snapshot = producer_at
     await world.extend(6)
     gone = live(world)[2]
@@ -88,7 +88,7 @@ async def test_what_is_given_up_knows_no_producer_beyond_it(world: World) -> Non
     empty = manifest.segments[2]
     assert (empty.base, empty.end, empty.records) == (20, 30, 0)
     state = sidecar.parse(world.store.blocking().get(empty.sidecar_key).data, empty.sidecar_key)
-    known = ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers
+    known = ProducerStateManager.restore(state.producer_state, now_ms=0).producers
     assert all(each.last_offset < empty.end for each in known.values())
 
 
@@ -101,7 +101,7 @@ def producer_at(end: int) -> bytes:
 
 
 async def test_the_newest_of_them_are_taken(world: World) -> None:
-    """The log is compacted three times, and the last two results are lost. The copy has the fewest deleted records."""
+    """The log is compacted three times, and the last two results are lost. The first result, the newest one left, is copied."""
     await world.extend(6)
     once = await compact(world, 0, 20)
     lose(world, await compact(world, 0, 40), await compact(world, 0, 50))
@@ -111,7 +111,7 @@ async def test_the_newest_of_them_are_taken(world: World) -> None:
 
 
 async def test_a_segment_that_lacks_only_its_sidecar_is_not_replaced_by_older_ones(world: World) -> None:
-    """Those that it replaced have records that compaction has deleted since, and its own bytes are there."""
+    """The replaced segments have records that compaction has deleted, and the segment's own bytes are intact."""
     await world.extend(6)
     once = await compact(world, 10, 40)
     world.store.blocking().delete([once.sidecar_key])

@@ -110,7 +110,7 @@ async def test_a_repair_that_is_cut_is_made_whole_by_the_next(tmp_path: Path, ki
             struck += 1
         before = shown_manifest(store)
         after = damaged.tier(store, 2000 + cut)
-        # Until the next repair, a node that starts neither commits nor deletes.
+        # A node that starts before the next repair neither commits nor deletes.
         with pytest.raises(StoreBehind):
             await after.sweep(0)
         assert shown_manifest(store) == before

@@ -1,4 +1,4 @@
-"""One rewritten segment in the place of its neighbours: in the manifest, in a page, and across both."""
+"""One rewritten segment replaces its neighbours: in the manifest, in a page, and across both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole() -> Manifest:
 
 
 def paged(*sizes: int) -> tuple[Manifest, Mapping[str, ManifestPage]]:
-    """The manifest with pages of so many of its oldest segments, and the pages."""
+    """A manifest whose oldest segments are in pages of these sizes, and the pages."""
     manifest, pages = whole(), dict[str, ManifestPage]()
     refs: list[PageRef] = []
     at = 0
@@ -90,7 +90,7 @@ def _pages(change: ManifestChange) -> dict[str, ManifestPage]:
 
 @pytest.mark.parametrize("sizes", [(), (3,)])
 def test_pages_of_segments_that_were_removed_before_stay(sizes: tuple[int, ...]) -> None:
-    """By them alone the sweep finds those segments' objects."""
+    """Only these pages lead the sweep to the removed segments' objects."""
     manifest, pages = paged(*sizes)
     gone = segment_of(IDS, 0, 10, 66)
     before = page_write(

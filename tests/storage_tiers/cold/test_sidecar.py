@@ -13,6 +13,7 @@ from storage_tiers.cold.segments import sidecar, sidecar_builder
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar
 from storage_tiers.cold.segments.sidecar_builder import SidecarBytes
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
+from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, assemble, build_batch
 from storage_tiers.records.checksum import crc32c
@@ -35,7 +36,7 @@ def segment(shapes: list[tuple[int, int, int]], base: int = 100, epoch: int = 3)
 
 
 def build(data: bytes, *, base: int = 100, end: int | None = None, **fields: object) -> SidecarBytes:
-    known: dict[str, object] = {"aborted": ABORTED, "epochs": EPOCHS, "producer_snapshot": b"producers"}
+    known: dict[str, object] = {"aborted": ABORTED, "epochs": EPOCHS, "producer_state": b"producers"}
     return sidecar_builder.build(data, 0, len(data), base=base, end=end or base + 10_000, **(known | fields))  # type: ignore[arg-type]
 
 
@@ -82,9 +83,7 @@ def test_every_offset_and_time_is_found(shapes: list[tuple[int, int, int]]) -> N
 def test_the_timestamps_of_emptied_batches_do_not_count() -> None:
     data, places = segment([(1, 10, 900), (1, 10, 200), (1, 10, 300)])
     head = read_header(data)
-    emptied = assemble(
-        head._replace(base_timestamp=-1, count=0), b""
-    )  # as compaction leaves the last one of a producer
+    emptied = assemble(head._replace(base_timestamp=-1, count=0), b"")  # as compaction leaves a producer's last batch
     left = emptied + data[places[1][1] :]
     built = build(left)
     assert (built.records, built.min_timestamp, built.max_timestamp, built.max_timestamp_offset) == (2, 200, 300, 102)
@@ -116,16 +115,35 @@ def test_sections_come_back() -> None:
     side = read(build(segment([(2, 10, 5)])[0]))
     assert side.epochs == EPOCHS
     assert side.aborted == ABORTED
-    assert side.producer_snapshot == b"producers"
+    assert side.producer_state == b"producers"
     assert side.aborted_between(121, 150) == ()
     assert side.aborted_between(110, 151) == ABORTED
+
+
+def test_the_earlier_batches_of_producers_have_a_section_of_their_own() -> None:
+    """The test reads the section by docs/formats.md alone, without the project's reader."""
+    state = ProducerStateManager()
+    for number in range(7):
+        for producer in (9, 8):
+            batch = build_batch([NewRecord(None, b"")], producer_id=producer, producer_epoch=0, base_sequence=number)
+            state.update(read_header(batch), 2 * number + producer, now_ms=0)
+    built = build(segment([(2, 10, 5)])[0], producer_state=state.state())
+    at = {name: built.data[position : position + length] for name, position, length, _ in built.sections}
+    assert list(at) == ["index", "checks", "aborted", "epochs", "producer", "batches"]
+    assert at["producer"] == state.snapshot()
+    crc, count = struct.unpack_from(">Ii", at["batches"])
+    assert crc == crc32c(at["producer"][6:] + at["batches"][4:])
+    rows = list(struct.iter_unpack(">qiqiq", at["batches"][8:]))
+    assert len(rows) == count
+    assert [row[:4] for row in rows] == [(p, number, 2 * number + p, 0) for p in (8, 9) for number in range(2, 6)]
+    assert read(built).producer_state == state.state()
 
 
 def test_the_same_from_a_file_a_descriptor_and_a_buffer(tmp_path: Path) -> None:
     data, _ = segment([(1, 50_000, 1)] * 30)
     path = tmp_path / "0.log"
     path.write_bytes(b"before" + data + b"after")
-    known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_snapshot": b""}
+    known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_state": b""}
     with path.open("rb") as file:
         made = [
             sidecar_builder.build(source, 6, len(data), **known)  # type: ignore[arg-type]
@@ -137,7 +155,7 @@ def test_the_same_from_a_file_a_descriptor_and_a_buffer(tmp_path: Path) -> None:
 def test_one_range_serves_a_first_read_and_another_a_rebuild() -> None:
     built = build(segment([(2, 100_000, 5)] * 20)[0])
     whole = read(built)
-    for names in (("index", "checks", "aborted"), ("epochs", "producer")):
+    for names in (("index", "checks", "aborted"), sidecar.STATE):
         start, length = sidecar.span(built.sections, names)
         assert names != ("index", "checks", "aborted") or (start, length) == sidecar.front(built.sections)
         part = sidecar.parse_part(
@@ -152,8 +170,8 @@ def test_one_range_serves_a_first_read_and_another_a_rebuild() -> None:
         assert (part.index, part.mib_crcs, part.aborted) == (
             (whole.index, whole.mib_crcs, whole.aborted) if "index" in names else ((), (), ())
         )
-        assert (part.epochs, part.producer_snapshot) == (
-            (whole.epochs, whole.producer_snapshot) if "epochs" in names else ((), b"")
+        assert (part.epochs, part.producer_state) == (
+            (whole.epochs, whole.producer_state) if "epochs" in names else ((), b"")
         )
     assert sidecar.read_table(built.data) == built.sections
 
@@ -175,7 +193,8 @@ def test_every_cut_is_noticed() -> None:
 
 
 def rewritten(built: SidecarBytes, *, least: int = 1, extra: bytes | None = None) -> bytes:
-    """The sidecar as a later version might write it: another least reader, one more section at the end."""
+    """The sidecar as a later version may write it: with another least reader version, and one more section if `extra` is
+    given."""
     head = list(struct.unpack_from(">8sHHIqqQI", built.data))
     rows = [*built.sections]
     shift = 28 if extra is not None else 0
@@ -219,7 +238,7 @@ def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
         build(data, end=102)
     with pytest.raises(InvalidRequest):
         build(b"")
-    known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_snapshot": b""}
+    known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_state": b""}
     with pytest.raises(StorageError, match="No such file"):
         sidecar_builder.build(str(tmp_path / "gone"), 0, 10, **known)  # type: ignore[arg-type]
     (tmp_path / "short").write_bytes(data)
@@ -241,7 +260,7 @@ def test_a_batch_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], 
         path.write_bytes(b"before" + damaged)
         with pytest.raises(CorruptRecord) as caught:
             sidecar_builder.build(
-                str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b""
+                str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_state=b""
             )
         assert f"the batch at byte {6 + at} of {path}, the first from offset {base} on" in str(caught.value)
         assert "CRC-32C" in str(caught.value)
@@ -257,8 +276,6 @@ def test_the_error_of_a_damaged_header_advises_no_deletion(tmp_path: Path, flipp
     path = tmp_path / "0.log"
     path.write_bytes(damaged)
     with pytest.raises(CorruptRecord) as caught:
-        sidecar_builder.build(
-            str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b""
-        )
+        sidecar_builder.build(str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_state=b"")
     assert (f"delete the records below offset {following} to continue" in str(caught.value)) == advised
     assert ("delete the records" in str(caught.value)) == advised

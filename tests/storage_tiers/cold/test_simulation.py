@@ -291,7 +291,7 @@ class Simulation:
         helpers[0].cancel()
 
     async def _leader(self, epoch: int) -> None:
-        """Waits its turn, claims, extends, and carries on unaware when another leader replaces it."""
+        """Waits for its turn, claims the partition and extends it; continues unaware after another leader has replaced it."""
         while epoch > 1 and (self.monitor.manifest.leader_epoch < epoch - 1 or self.chance.random() < 0.98):
             await asyncio.sleep(0)
         tier = self.tier(incarnation=(epoch + 1) // 2)
@@ -331,7 +331,7 @@ class Simulation:
                 pass
 
     async def _compaction(self) -> None:
-        """Replaces neighbours by one segment of their last records."""
+        """Replaces neighbours with one segment of their last records."""
         tier = self.tier(incarnation=None)
         while not self.done:
             await self.clock.sleep(self.chance.uniform(1, GRACE / 1000))
@@ -361,7 +361,7 @@ class Simulation:
         live = list(lookup._all_live(manifest, load_page))
         assert {segment.key for segment in old}.isdisjoint(segment.key for segment in live)
         assert [each.end for each in live if each.base == old[0].base] == [old[-1].end] or (
-            manifest.log_start >= old[-1].end or manifest.state is State.DELETED  # since
+            manifest.log_start >= old[-1].end or manifest.state is State.DELETED  # log start has risen since
         )
         self.replaced += 1
 
@@ -409,7 +409,7 @@ class Simulation:
         await tier.sweep(GRACE)
         if self.monitor.manifest.pins:
             await tier.unpin("held")
-        for _ in range(3):  # expired pages, then the pages that named them
+        for _ in range(3):  # the sweeps delete expired pages first, then the pages that named them
             await self.clock.sleep(3 * GRACE / 1000)
             await tier.sweep(GRACE)
 

@@ -218,8 +218,8 @@ class Remembering(FaultyStore):
         return await super().put(key, body, if_absent=if_absent, if_match=if_match)
 
 
-async def test_a_commit_thought_lost_lands_after_the_grace(world: World) -> None:
-    """The first write fails and is retried; it lands a day later, after a sweep, and is refused: the version has changed."""
+async def test_a_commit_that_arrives_after_the_grace_is_refused(world: World) -> None:
+    """The first write fails and is retried. It arrives a day later, after a sweep, and is refused: the version has changed."""
     await world.writer.extend(world.local.job(0, 10))
     store = Remembering(world.memory)
     store.fail(1, "put", "/manifests/")

@@ -14,7 +14,7 @@ from tests.support.faulty_store import FaultyStore
 
 @pytest.mark.parametrize("off_days", [3, -3], ids=["the node is ahead", "the node is behind"])
 async def test_the_grace_of_unreferenced_objects_follows_the_stores_clock(tmp_path: Path, off_days: int) -> None:
-    """For an object that no manifest names and an unfinished upload."""
+    """The objects are a segment that no manifest names and an unfinished upload."""
     stores_clock = EagerClock()
     memory = MemoryStore(stores_clock)
     store = FaultyStore(memory)

@@ -117,7 +117,7 @@ def pairs(log: HotLog) -> list[tuple[int, str | None, str | None]]:
 
 
 def table(log: HotLog) -> Mapping[bytes, bytes]:
-    """What a reader of committed records keeps: the newest value of each key."""
+    """The newest value of each key, as a reader of committed records keeps it."""
     found: dict[bytes, bytes] = {}
     aborted = log.reader.aborted_transactions(log.local_start_offset, log.end_offset)
     for each in records(log, aborted=aborted):

@@ -1,4 +1,4 @@
-"""Whether a noted clean point holds for a later manifest of the bucket, or for the local segments that are found later."""
+"""Saved clean points: they hold for a later manifest of the bucket, or for local segments found later, or are refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def epoch_1(offset: int) -> int:
 
 
 def test_a_log_with_other_records_in_segments_of_the_same_sizes_is_not_clean(tmp_path: Path) -> None:
-    """As after its end was discarded for the bucket's: records of one size fill segments of one size."""
+    """A log that replaced its end with the bucket's may have segments of the same sizes, because its records have one size."""
     log, _ = filled(tmp_path, 80)
     log.flush()
     write_clean_point(
@@ -122,3 +122,14 @@ def test_a_log_with_other_records_in_segments_of_the_same_sizes_is_not_clean(tmp
     log.flush()
     assert clean_point(log.durable_segments(), known.offset, log.epoch_at).segments == known.segments
     assert cleaned_to(known, log.durable_segments(), log.epoch_at) == 0
+
+
+def test_a_clean_point_names_the_epoch_of_its_last_clean_record() -> None:
+    """The records above the clean point may have the next epoch."""
+
+    def epoch_at(offset: int) -> int:
+        return 1 if offset < 7 else 2
+
+    point = clean_point([Segment(0, 7, 10), Segment(7, 9, 10)], 7, epoch_at)
+    assert (point.segments, point.epoch) == (((0, 10),), 1)
+    assert cleaned_to(point, [Segment(0, 7, 10), Segment(7, 9, 10)], epoch_at) == 7

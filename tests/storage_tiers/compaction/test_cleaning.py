@@ -1,4 +1,4 @@
-"""A log that is cleaned: what stays, what goes and when, and what the batches and indexes say afterwards."""
+"""The cleaning of a log: the records that stay, those that go and when, and the batches and indexes afterwards."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_segments_become_one_by_their_size_after_cleaning(log: HotLog) -> None:
         write(log, batch(("a", f"{number}" + "v" * 60_000)))
         closed(log)
     clean(log)
-    # A bound on the files that one swap renames.
+    # MOST_SOURCES bounds the files that one swap renames.
     assert [each.base for each in log.segments()] == [0, MOST_SOURCES, 2 * MOST_SOURCES, 2 * MOST_SOURCES + 2]
     assert batch_headers(log)[:2] == [(MOST_SOURCES - 1,) * 2 + (0,), (2 * MOST_SOURCES - 1,) * 2 + (0,)]
     closed(log)
@@ -183,7 +183,8 @@ def test_a_tombstone_stays_while_older_records_are_elsewhere(log: HotLog) -> Non
 
 
 def test_the_retention_of_a_tombstone_begins_once_older_records_are_gone_elsewhere(log: HotLog) -> None:
-    """Or the first cleaning there would remove the value, and the next one here the tombstone at once."""
+    """If the retention began earlier, it could be over when the other tier removes the value: the tombstone would go at
+    once."""
     write(log, batch(("a", None)), batch(("b", "1")))
     closed(log)
     clean(log, now_ms=START_MS, delete_retention_ms=1000, drops_below=0)
@@ -196,7 +197,7 @@ def test_the_retention_of_a_tombstone_begins_once_older_records_are_gone_elsewhe
 
 
 def test_the_retention_of_a_tombstone_begins_once_the_map_of_keys_has_reached_it(log: HotLog) -> None:
-    """The value goes then, too."""
+    """The cleaning that sets the horizon also removes the older value."""
     write(log, *(batch((f"k{number}", "v")) for number in range(6)), batch(("k5", None)), batch(("z", "1")))
     closed(log)
     reached = clean(log, now_ms=START_MS, delete_retention_ms=1000, most_keys=2)
@@ -263,7 +264,7 @@ def test_records_of_aborted_transactions_go_and_their_markers_later(log: HotLog)
     assert table(log) == {b"a": b"committed", b"c": b"1"}
     assert [(base, count) for base, _, count in batch_headers(log)] == [(0, 1), (3, 1), (4, 1), (5, 1)]
     assert len(log.reader.aborted_transactions(0, 10)) == 1
-    clean(log, delete_retention_ms=1000)  # no batch of the transaction is left: the marker gets its horizon
+    clean(log, delete_retention_ms=1000)  # no batch of the transaction is left, so the marker gets its delete horizon
     assert log.reader.aborted_transactions(0, 10) == []
     assert [(base, count) for base, _, count in batch_headers(log)] == [(0, 1), (3, 1), (4, 1), (5, 1)]
     clean(log, now_ms=START_MS + 1000)
@@ -386,7 +387,7 @@ def test_a_reader_within_an_old_segment_continues_undisturbed(log: HotLog) -> No
 
 
 class RefusingFiles(OsFiles):
-    """Refuses to give the new offset index its name: in the middle of a swap."""
+    """Refuses to rename the new offset index, which happens in the middle of a swap."""
 
     def rename(self, source: str, target: str) -> None:
         if source.endswith(".index.cleaned"):
@@ -428,7 +429,7 @@ def test_a_throttled_cleaner_says_that_it_works() -> None:
         lambda: said.append(clock.steady_ms() - began), clock, lambda seconds: clock.advance(seconds)
     )
     throttle = Throttle(100, clock, heartbeats.wait)
-    throttle.spend(1_200)  # 12 s worth
+    throttle.spend(1_200)  # takes 12 s
     assert said == [5_000, 10_000]
     assert clock.steady_ms() - began == 12_000
     heartbeats.beat()

@@ -1,5 +1,5 @@
-"""Random histories of a compacted log beside a dictionary: a key's newest committed value is never lost and never rises again,
-whatever is cleaned, given up half-way, aborted, left open or reopened in between."""
+"""Random histories of a compacted log, compared with a dictionary: a key's newest committed value is never lost, and an older
+one never returns, whatever is cleaned, abandoned half-way, aborted, left open or reopened in between."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class Life:
         del self.open[producer]
 
     def clean(self) -> None:
-        """As the broker does it: from the clean point on, below the last stable offset. One in five is given up half-way."""
+        """Cleans as the broker does, mostly from the clean point, up to the last stable offset. One in five is given up
+        half-way."""
         closed(self.log)
         self.now_ms += self.random.choice((1, 500, 5000))
         segments = self.log.durable_segments()
@@ -106,7 +107,7 @@ class Life:
         self.point = clean_point(self.log.durable_segments(), reached, self.log.epoch_at)
 
     def reopen(self) -> None:
-        """After a clean stop, or after a crash: with an older recovery point, and perhaps without some indexes."""
+        """Reopens the log after a clean stop or a crash; a crash may leave an older recovery point and lose some indexes."""
         is_clean, before = self.random.random() < 0.4, self.state()
         if not is_clean:
             self.log.flush()
@@ -121,9 +122,9 @@ class Life:
         assert self.log.cuts == ()
         assert self.state() == before
 
-    # --- what holds after each step -----------------------------------------------------------------------------------
+    # --- invariants after each step -----------------------------------------------------------------------------------
     def state(self) -> tuple[int, int | None, dict[int, int]]:
-        """Where the log ends, its first undecided offset, and the last sequence number of each producer."""
+        """The log end offset, the first undecided offset, and the last sequence number of each producer."""
         state = self.log.end.producers
         sequences = {each: entry.batches[-1].last_sequence for each, entry in state.producers.items() if entry.batches}
         return self.log.end_offset, state.first_undecided_offset, sequences

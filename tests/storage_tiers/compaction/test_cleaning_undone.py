@@ -1,4 +1,4 @@
-"""A swap of cleaned segments that is given up, and cleanings that begin above transactions: nothing older rises again."""
+"""A swap of cleaned segments that is given up, and cleanings that begin above transactions: no older value returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=100)
 
 
 class CountedFiles(OsFiles):
-    """Refuses every change of names, and its sync, after `left` of them; -1 for no end."""
+    """Allows `left` renames, deletions and directory fsyncs and refuses all later ones; -1 allows all."""
 
     left = -1
 
@@ -85,7 +85,7 @@ def test_a_swap_that_is_aborted_in_any_step_loses_nothing(
 
 
 def prepared(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, swapped: bool = False) -> Path:
-    """Cleans the log up to a swap that is prepared, or renamed and not committed; returns the swap file."""
+    """Cleans the log until a swap is prepared or, with `swapped`, renamed but not committed; returns the swap file."""
 
     def kept(log: HotLog, new: RewrittenSegment) -> bool:
         swap = log.swapping.begin(new)
@@ -99,7 +99,7 @@ def prepared(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, swapped: bool = Fa
 
 
 def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a directory that was copied in the middle of a swap."""
+    """The directory was copied in the middle of a swap."""
     log = open_log(tmp_path, settings=SETTINGS)
     transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
     transaction(log, 7, 1, ControlKind.COMMIT, ("z", "1"))
@@ -113,7 +113,7 @@ def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkey
             os.unlink(swap.with_name(name))
     recovery_point = log.recovery_point
     content = swap.read_bytes()
-    log.swapping.swap = None  # the process that made it is another one
+    log.swapping.swap = None  # a new process does not know the swap
     log.close(clean=False)
     swap.write_bytes(content)
     log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
@@ -122,7 +122,7 @@ def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkey
 
 
 def test_a_decision_that_comes_back_takes_no_half_written_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power loss may bring back the removed swap file while the next cleaning's first bytes lie beside it."""
+    """A power loss may bring back the removed swap file beside a half-written file of the next cleaning."""
     log = open_log(tmp_path, settings=SETTINGS)
     for value in ("1", "2", "3"):
         write(log, batch(("a", value), ("b", value)))
@@ -143,7 +143,7 @@ def transaction(log: HotLog, producer: int, sequence: int, kind: ControlKind, *p
 
 
 def test_a_transaction_that_was_aborted_below_the_dirty_part_hides_no_key_in_it(log: HotLog) -> None:
-    """Its producer's next transaction commits a tombstone; the value under it may not outlive the tombstone."""
+    """The producer's next transaction commits a tombstone, and the value under the tombstone must not outlive it."""
     write(log, batch(("a", "1")))
     transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
     closed(log)

@@ -1,4 +1,5 @@
-"""The cleaner process ends with its broker, even while it cannot run: a later broker on the directory writes the same names."""
+"""The cleaner process ends with its broker, even while it is stopped: a later broker on the directory writes files of the same
+names."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def broker() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def fields(pid: int) -> list[str]:
-    """Of proc(5)'s `stat`, from the state on; empty once the process is gone."""
+    """The fields of proc(5)'s `stat` from the state on; empty once the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:

@@ -22,7 +22,8 @@ def log(tmp_path: Path) -> HotLog:
 
 
 def test_a_horizon_stays_when_cleanings_follow_before_it(log: HotLog) -> None:
-    """A log that is cleaned more often than every `delete.retention.ms` would keep its tombstones for ever."""
+    """If each cleaning moved the horizon, a log that is cleaned more often than `delete.retention.ms` would keep its
+    tombstones."""
     write(log, batch(("a", None)), batch(("b", "1")))
     closed(log)
     for now_ms in (0, 400, 999):
@@ -33,7 +34,7 @@ def test_a_horizon_stays_when_cleanings_follow_before_it(log: HotLog) -> None:
 
 
 def test_a_horizon_that_is_over_removes_nothing_while_older_records_may_be_elsewhere(log: HotLog) -> None:
-    """As after a lost clean point of the other tier."""
+    """Older records of the key may be in the other tier, as after its clean point was lost."""
     write(log, batch(("a", None)))
     write(log, marker(ControlKind.COMMIT, 9), batch(("z", "1"), producer=(9, 0, 0)))  # a transaction without data
     closed(log)
@@ -54,7 +55,7 @@ def test_no_tombstone_above_the_map_of_keys_gets_a_horizon(log: HotLog) -> None:
 
 
 def test_the_marker_that_a_producer_is_known_by_stays_though_emptied_and_begins_no_transaction(log: HotLog) -> None:
-    """With version 2 the marker begins the producer's next epoch: no data batch has it."""
+    """In transaction version 2 the marker begins the producer's next epoch, which no data batch has."""
     write(log, batch(("a", "1"), producer=(7, 0, 0), transactional=True), marker(ControlKind.COMMIT, 7, 1))
     write(log, batch(("a", "2")), batch(("z", "1")))
     closed(log)

@@ -45,7 +45,7 @@ def request_of(log: HotLog, *, map_bytes: int = MIB, fences: tuple[int, ...] = (
 
 
 def test_no_tombstone_above_the_map_of_keys_gets_a_horizon(log: HotLog) -> None:
-    """Older values of its key, which this cleaning does not remove, would rise again."""
+    """This cleaning does not remove the older values of the tombstone's key, which would return once the tombstone is gone."""
     write(log, *(batch((f"k{number}", None)) for number in range(8)))
     closed(log)
     reached: list[int] = []
@@ -62,7 +62,7 @@ def test_no_tombstone_above_the_map_of_keys_gets_a_horizon(log: HotLog) -> None:
 
 
 def test_each_group_of_segments_is_written_once_the_broker_continues(log: HotLog) -> None:
-    """A broker that swaps one group has at most one more beside it on its disk."""
+    """While the broker swaps in one group of segments, at most one more rewritten group is on its disk."""
     for value in ("1", "2", "3"):
         write(log, batch(("a", value), ("b", value)))
         closed(log)

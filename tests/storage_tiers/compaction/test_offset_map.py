@@ -1,4 +1,4 @@
-"""The cleaner's kernel beside its plain twins, a dictionary, and SipHash as its authors published it."""
+"""The cleaner's kernel compared with its plain twins, a dictionary, and SipHash as its authors published it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.storage_tiers.records.twins import twins_of
 TWINS = twins_of(kernel)
 KEY = bytes(range(16))
 
-#: SipHash-2-4 with 128 bits of output, of the bytes 0, 1, 2 ... of each length, under the key 0, 1 ... 15.
+#: Published digests of SipHash-2-4-128 by input length: the input is the bytes 0, 1, 2 ..., the key is the bytes 0 to 15.
 PUBLISHED = {
     0: "a3817f04ba25a8e66df67214c7550293",
     1: "da87c1d86b99af44347659119b22fc45",
@@ -132,7 +132,7 @@ def test_the_twins_agree_with_a_dictionary(
 
 
 def pieces(content: bytes, count: int) -> list[bytes]:
-    """The bytes of each record; all lengths here are one byte."""
+    """Splits the content into its records; each record's length takes one byte."""
     found, at = [], 0
     for _ in range(count):
         end = at + 1 + (content[at] >> 1)
@@ -163,7 +163,7 @@ def test_the_twins_refuse_the_same_bytes(data: st.DataObject) -> None:
 
 
 def answers(known: kernel.OffsetMap, content: bytearray) -> tuple[str, str]:
-    """What both calls return or raise."""
+    """The results of `add` and `clean` as text: the value that each returns, or the error that it raises."""
     said = []
     for call in (partial(known.add, content, 3, 5, 0), partial(known.clean, content, 3, 5, 6, True)):
         try:

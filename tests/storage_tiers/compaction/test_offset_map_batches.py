@@ -47,7 +47,7 @@ def made(kind: str, rows: list[tuple[bytes | None, bytes | None, int]]) -> bytea
 
 
 def chunk_of(batches: list[bytearray]) -> tuple[bytes, list[ScannedBatch]]:
-    """As a cleaner reads them: one after another, with their offsets."""
+    """The batches in one chunk, with their offsets assigned, and the scan of the chunk, as a cleaner reads them."""
     data, base = b"", 0
     for each in batches:
         assign(each, base_offset=base, leader_epoch=0)
@@ -97,7 +97,7 @@ def noted(known: Any, data: bytes, scanned: list[ScannedBatch], start: int) -> N
 
 
 def kept(known: Any, data: bytes, scanned: list[ScannedBatch], rules: CleaningRules) -> list[bytes | None]:
-    """What stays of each batch."""
+    """The bytes that a cleaning keeps of each batch; None if it removes the batch."""
     found: list[bytes | None] = []
     while len(found) < len(scanned):
         at = len(found)
@@ -133,7 +133,7 @@ def twin(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def test_ordinary_batches_take_one_call(twin: ModuleType) -> None:
-    """Also those of idempotent producers, which are most; the batch by which a retry is recognised is judged alone."""
+    """Batches of idempotent producers, the common case, need no other call. The call stops only at a producer's last batch."""
     rows: list[tuple[bytes | None, bytes | None, int]] = [(b"a", b"v", 0), (b"b", b"v", 0)]
     data, scanned = chunk_of([made(kind, rows) for kind in ("plain", "producer", "plain")])
     known = twin.OffsetMap(words(16), 0.9, KEY)
@@ -160,7 +160,7 @@ def test_a_chunk_without_room_stops_at_the_batch(twin: ModuleType) -> None:
 @pytest.mark.parametrize("call", ["add_batches", "clean_batches"])
 def test_a_broken_record_is_named(twin: ModuleType, call: str) -> None:
     batch = made("plain", [(b"a", b"v", 0), (b"b", b"v", 0)])
-    batch[61 + 9] = 0x7F  # the second record's length
+    batch[61 + 9] = 0x7F  # changes the second record's length
     struct.pack_into(">q", batch, 0, 40)
     row = (0, len(batch), 40, 42, 0, 1000)
     known = twin.OffsetMap(words(8), 0.9, KEY)

@@ -1,4 +1,4 @@
-"""Orders to the cleaner process, whatever their length."""
+"""Orders reach the cleaner process unchanged, whatever their length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two versions of a batch: which of them a cleaning explains."""
+"""Two versions of a batch, and whether cleanings of one batch explain both."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_markers_are_compared_by_what_they_decide() -> None:
 
 
 def left_of(directory: Path, first: bytes, later: str, *, keeps_tombstones: bool) -> bytes:
-    """What cleanings leave of the first batch, where a later one has this key."""
+    """The first batch after cleanings of a log in which a later batch has the key `later`."""
     directory.mkdir()
     log = open_log(directory, settings=LogSettings(segment_bytes=100_000))
     write(log, first)
@@ -91,7 +91,7 @@ def left_of(directory: Path, first: bytes, later: str, *, keeps_tombstones: bool
 
 
 def test_two_cleanings_may_leave_different_records_of_a_batch(tmp_path: Path) -> None:
-    """The local log's has removed the tombstone; the bucket's has come to a later record of the other key."""
+    """The local log's cleaning has removed the tombstone; the bucket's has removed the other key, which a later record has."""
     full = batch(("a", None), ("b", "1"))
     tombstone = left_of(tmp_path / "bucket", full, "b", keeps_tombstones=True)
     value = left_of(tmp_path / "local", full, "c", keeps_tombstones=False)

@@ -106,7 +106,7 @@ def test_any_change_of_the_log_stops_a_write(change: str, when: str, large: byte
         write.run()
     CHANGES[change](log)
     assert not log.appender.is_writing(write)
-    write.run()  # a thread that runs it only now does nothing
+    write.run()  # the thread runs late, and writes nothing
     assert ends_where_it_says(log)
     end = log.end_offset
     assert append(log, large) == end
@@ -206,7 +206,7 @@ class StuckFiles(FullFiles):
 def test_bytes_that_could_not_be_truncated_are_truncated_before_a_segment_is_closed(
     of: str, then: str, large: bytes, tmp_path: Path
 ) -> None:
-    """Otherwise recovery would cut them and every later segment, and readers would find no batch there."""
+    """Otherwise recovery would cut these bytes and every later segment, and readers would find no batch there."""
     files = StuckFiles()
     log = open_log(tmp_path, settings=SETTINGS, files=files)
     append(log, SMALL)

@@ -1,5 +1,5 @@
-"""After a failed fsync, cached pages look clean but are not on the disk: the next start makes all it reads durable in a new
-file before it reports anything as durable."""
+"""After a failed fsync, cached pages look clean but are not on the disk: the next start makes all that it reads durable in a
+new file, before it reports any of it as durable."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_flush_in_a_thread_beside_appends_and_rolls(tmp_path: Path) -> None:
     files.may_go.set()
     thread.join()
     assert log.finish_flush(targets) == 40
-    assert log.finish_flush(targets) == 40  # twice does no harm
+    assert log.finish_flush(targets) == 40  # a second call does no harm
     log.flush()
     log.close(clean=False)
     again = open_log(tmp_path, settings=SMALL, recovery_point=log.recovery_point)

@@ -45,7 +45,8 @@ def open_golden(root: Path, *, clean: bool, recovery_point: int = 0) -> HotLog:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (root / NAME).iterdir()}
+    """The files that Kafka knows: all except the `.batches` files, which Kafka ignores."""
+    return {path.name: path.read_bytes() for path in (root / NAME).iterdir() if path.suffix != ".batches"}
 
 
 def golden_batches() -> bytes:

@@ -378,9 +378,9 @@ def test_producer_state_at_any_batch(tmp_path: Path, offset: int) -> None:
         if number < offset:
             expected.update(read_header(batch), number, now_ms=START_MS)
         append(log, batch)
-    assert log.reader.state_at(offset) == expected.snapshot()
+    assert log.reader.state_at(offset) == expected.state()
     log.close(clean=True)
-    assert open_log(tmp_path, settings=SMALL, clean=True).reader.state_at(offset) == expected.snapshot()
+    assert open_log(tmp_path, settings=SMALL, clean=True).reader.state_at(offset) == expected.state()
 
 
 def test_aborted_transactions_overlapping_a_range(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_truncation_also_truncates_epochs_producers_and_transactions(tmp_path: P
 
 @pytest.mark.parametrize("beyond", [0, 7])
 def test_an_epoch_without_records_goes_with_a_truncation_to_its_start(tmp_path: Path, beyond: int) -> None:
-    """A leader that wrote nothing must not claim the offset for its epoch: the next leader's record there has another."""
+    """A leader that wrote nothing must not keep the offset for its epoch: the next leader's record there has another epoch."""
     log = open_log(tmp_path)
     append(log, batch_of(2), epoch=1)
     log.begin_epoch(5)
@@ -121,7 +121,7 @@ def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_below_a_log_start_that_cannot_be_keeps_its_records(tmp_path: Path) -> None:
-    """After a clean stop: nothing that was flushed lies above the end."""
+    """After a clean stop the log has all that was flushed, so a log start above its end is an error."""
     log, _ = filled(tmp_path, 5)
     log.close(clean=True)
     log = open_log(tmp_path, log_start_offset=50, clean=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +15,14 @@ from storage_tiers.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from storage_tiers.hot.producer_state import CompletedTransaction, Duplicate, ProducerStateManager
+from storage_tiers.hot.earlier_batches import Earlier, encode
+from storage_tiers.hot.producer_state import (
+    CompletedTransaction,
+    Duplicate,
+    ProducerStateManager,
+    end_transactions,
+    snapshot_crc,
+)
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.checksum import crc32c
@@ -94,7 +102,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
     with pytest.raises(InvalidProducerEpoch, match="epoch 3"):
         state.check(header(1, 1, epoch=3), now_ms=NOW)
     with pytest.raises(InvalidProducerEpoch):
-        state.check(header(1, 0, epoch=3), now_ms=NOW)  # not even as a duplicate of a batch written before
+        state.check(header(1, 0, epoch=3), now_ms=NOW)  # even a duplicate of an earlier batch is refused
 
 
 def test_a_producer_known_by_a_marker_only_begins_at_zero() -> None:
@@ -218,6 +226,86 @@ def test_the_snapshot_is_kafkas_version_1() -> None:
     assert struct.unpack_from(">qhiqiqiq", content, 10) == (9, 2, 7, 42, 2, header(3, 5).max_timestamp, -1, -1)
 
 
+def five_batches() -> ProducerStateManager:
+    """Seven batches of producer 9, of which the last five are known, two of producer 8, and one of producer 7."""
+    state = ProducerStateManager()
+    for number in range(7):
+        written(state, header(2, 2 * number), 10 * number)
+    for number in range(2):
+        written(state, header(1, number, producer=8, transactional=True), 70 + number)
+    written(state, header(1, 0, producer=7), 80)
+    return state
+
+
+@pytest.mark.parametrize("change", [lambda content: content, end_transactions])
+def test_a_state_has_every_batch_that_a_producer_may_repeat(change: Callable[[bytes], bytes]) -> None:
+    state = five_batches()
+    content = change(state.state())
+    assert content.startswith(change(state.snapshot())), "Kafka's snapshot comes first"
+    again = ProducerStateManager.restore(content, now_ms=NOW)
+    assert again.state() == content
+    assert {key: each.batches for key, each in again.producers.items()} == {
+        key: each.batches for key, each in state.producers.items()
+    }
+    for number in range(2, 7):
+        known = again.check(header(2, 2 * number), now_ms=NOW)
+        assert known == Duplicate(10 * number, 10 * number + 1, header(2, 2 * number).max_timestamp)
+    with pytest.raises(OutOfOrderSequence):
+        again.check(header(2, 2), now_ms=NOW)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state, size: state[:-1],
+        lambda state, size: state + b"x",
+        lambda state, size: state[: size + 3],
+        lambda state, size: state[: size + 9] + b"x" + state[size + 10 :],
+        lambda state, size: five_batches().snapshot()[:-46] + state[size:],
+        lambda state, size: ProducerStateManager().snapshot() + state[size:],
+    ],
+)
+def test_damaged_earlier_batches_are_refused(damage: Callable[[bytes, int], bytes]) -> None:
+    state, size = five_batches().state(), len(five_batches().snapshot())
+    for read in (lambda content: ProducerStateManager.restore(content, now_ms=0), end_transactions):
+        with pytest.raises(CorruptRecord):
+            read(damage(state, size))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(5, [(0, 1, 0, 0)])],
+        [(7, [(0, 80, 0, 0)])],
+        [(9, [(0, 30, 0, 0), (1, 20, 0, 0)])],
+        [(9, [(each, each, 0, 0) for each in range(5)])],
+        [(9, [(0, 20, -1, 0)])],
+        [(9, [(0, 20, 21, 0)])],
+        [(9, [(0, 20, 0, 0), (1, 22, 2, 0)])],
+        [(9, [(0, 60, 0, 0)])],
+    ],
+)
+def test_earlier_batches_that_contradict_the_snapshot_are_refused(rows: Earlier) -> None:
+    snapshot = five_batches().snapshot()
+    earlier = encode([(8, [(0, 1, 0, 0)]), *rows], snapshot_crc(snapshot))
+    with pytest.raises(CorruptRecord, match="contradict the snapshot"):
+        ProducerStateManager.restore(snapshot + earlier, now_ms=0)
+    state = ProducerStateManager.restore(snapshot, now_ms=0)
+    with pytest.raises(CorruptRecord):
+        state.add_earlier(earlier, snapshot_crc(snapshot))
+    assert state.snapshot() == state.state(), "none of them is used"
+
+
+def test_the_state_of_a_later_offset_is_recognised() -> None:
+    state = five_batches()
+    state.check_below(81)
+    with pytest.raises(CorruptRecord, match="later offset than 80"):
+        state.check_below(80)
+    next(iter(state.producers.values())).transaction_start = 90
+    with pytest.raises(CorruptRecord, match="later offset than 90"):
+        state.check_below(90)
+
+
 @pytest.mark.parametrize(
     "damage", [lambda b: b[:5], lambda b: b[:-1], lambda b: b + b"x", lambda b: b[:20] + b"\xff" + b[21:]]
 )
@@ -244,7 +332,7 @@ def test_a_marker_of_a_later_transaction_does_not_decide_one_whose_marker_is_los
     written(state, header(1, 0, epoch=3, transactional=True), 0)
     with pytest.raises(InvalidProducerEpoch, match="belongs to a later transaction"):
         state.check_marker(9, 5, 7, transaction_version=2)
-    state.check_marker(9, FENCING_EPOCH, 7, transaction_version=2)  # ends whatever is open
-    state.check_marker(9, 5, 7)  # an operator's, or of a fenced producer before version 2
+    state.check_marker(9, FENCING_EPOCH, 7, transaction_version=2)  # ends any open transaction
+    state.check_marker(9, 5, 7)  # an operator's marker, or a fenced producer's before version 2
     end(state, 1, ControlKind.ABORT, epoch=4)
-    state.check_marker(9, 6, 7, transaction_version=2)  # nothing is open
+    state.check_marker(9, 6, 7, transaction_version=2)  # no transaction is open

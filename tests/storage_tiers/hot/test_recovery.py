@@ -128,7 +128,7 @@ def test_a_log_of_an_earlier_start_is_continued(tmp_path: Path) -> None:
 def test_the_newest_segment_is_dated_by_its_first_record(
     tmp_path: Path, clean: bool, first: int, begun: int, expected: int
 ) -> None:
-    """A node that crashes more often than its longest lag would else never offload a segment that is written to."""
+    """Otherwise the active segment of a node that crashes often would look young after each start, and never be offloaded."""
     log = open_log(tmp_path, settings=SMALL)
     append(log, batch_of(1, timestamps=[START_MS]))
     log.roll()
@@ -283,7 +283,8 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", [b"", b"more", b"\x7f" * 35], ids=["cut", "longer", "of another version"])
 def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes, clean: bool) -> None:
-    """Without it, aborted records would pass as committed. So the error advises a restart instead of deleting the file."""
+    """Without the transaction index, aborted records would pass as committed. So the error advises a restart, not a deletion of
+    the file."""
     log = open_log(tmp_path, settings=SMALL)
     for number in range(12):
         append(log, batch_of(1, producer=(number, 0, 0), transactional=True))
@@ -310,7 +311,7 @@ def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes, c
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_epochs_that_are_lost_are_read_from_all_segments(tmp_path: Path, clean: bool) -> None:
-    """Also from the newest segment, which is otherwise trusted after a clean stop."""
+    """The newest segment is read, too, although it is trusted after a clean stop."""
     log = open_log(tmp_path, settings=SMALL)
     for epoch in (1, 4):
         while len(log.segments()) <= epoch:
@@ -371,7 +372,8 @@ def test_epochs_begin_where_they_did_though_compaction_took_their_first_batches(
 def test_leftovers_are_swept(tmp_path: Path) -> None:
     log, content = filled(tmp_path, flush_at=60)
     log.close(clean=False)
-    for name in ("x.tmp", f"{7:020d}.log.deleted", f"{999:020d}.index", f"{999:020d}.snapshot", f"{7:020d}.txnindex"):
+    numbered = ((7, ".log.deleted"), (7, ".txnindex"), (7, ".batches"), (999, ".index"), (999, ".snapshot"))
+    for name in ("x.tmp", *(f"{offset:020d}{suffix}" for offset, suffix in numbered)):
         Path(log.directory, name).write_bytes(b"?")
     Path(log.directory, "notes.txt").write_text("an operator's")
     again = open_log(tmp_path, settings=SMALL, recovery_point=120)

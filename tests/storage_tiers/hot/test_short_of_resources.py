@@ -177,7 +177,7 @@ def test_a_transient_refusal_is_retried(tmp_path: Path, number: int) -> None:
 
 
 def test_a_segment_that_left_the_log_is_flushed_no_more(tmp_path: Path) -> None:
-    """Its indexes could not be written because the disk was full; then it expired."""
+    """The segment's indexes could not be written because the disk was full; then the segment expired."""
     sim = Sim(tmp_path, 1)
     for _ in range(10):
         sim.append()

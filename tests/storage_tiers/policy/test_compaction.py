@@ -1,4 +1,4 @@
-"""What of a log the cleaner cleans next: the dirty part, its bounds, and when it is due."""
+"""The part of a log that the cleaner cleans next: the dirty part, its bounds, and when it is due."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Seg(NamedTuple):
     first_ms: int = 0
 
 
-#: Offsets 0 to 40; records are of ms 100, 200, 300; the newest segment is active.
+#: Offsets 0 to 40; the timestamps of records are 100, 200 and 300 ms; the newest segment is active.
 LOG = (Seg(0, 10, 1000, 100), Seg(10, 20, 300, 200), Seg(20, 30, 200, 300), Seg(30, 40, 5000, 400, active=True))
 
 
@@ -59,7 +59,7 @@ def planned(
         (29, EVERYTHING, (29, 30, 1300, 200)),
         (30, EVERYTHING, None),
         (0, 30, (0, 30, 0, 1500)),
-        (0, 29, (0, 20, 0, 1300)),  # whole segments below the last stable offset
+        (0, 29, (0, 20, 0, 1300)),  # only whole segments below the last stable offset
         (0, 20, (0, 20, 0, 1300)),
         (0, 9, None),
         (10, 20, (10, 20, 1000, 300)),
@@ -87,7 +87,7 @@ def test_an_empty_log_and_one_of_an_active_segment_are_clean() -> None:
     [
         (0, 0, 1500, 0.99, True),
         (0, 0, 1500, 1.0, False),
-        (10, 1000, 500, 500 / 1500, False),  # above the ratio, not at it
+        (10, 1000, 500, 500 / 1500, False),  # a log is due above the ratio, not at it
         (10, 1000, 500, 0.3333, True),
         (20, 1300, 200, 0.0, True),
         (20, 1300, 200, 0.5, False),
@@ -113,7 +113,7 @@ def test_a_log_without_bytes_is_not_due() -> None:
     [
         (0, 30),
         (1, 30),
-        (100, 30),  # 300 is 100 ms ago: old enough
+        (100, 30),  # timestamp 300 is 100 ms ago: old enough
         (101, 20),  # the segments below a young one are dirty
         (200, 20),
         (201, 10),
@@ -133,7 +133,7 @@ def test_without_a_least_age_a_record_of_the_future_is_dirty() -> None:
 
 
 def test_a_young_record_below_the_clean_point_does_not_matter() -> None:
-    """Its segment was cleaned before the limit was raised."""
+    """The record's segment was cleaned before min.compaction.lag.ms was raised."""
     log = (Seg(0, 10, 1000, 900), *LOG[1:])
     plan = planned(log, cleaned_to=10, now_ms=1000, min_lag_ms=200)
     assert plan is not None

@@ -1,4 +1,4 @@
-"""What a reader of commits gets of a partition whose segments are replaced meanwhile, and how it reads each record once."""
+"""A reader of commits reads each record of a partition once, although segments are replaced meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Partition:
         self.manifest = extended(self.manifest, segment_of(IDS, end, end + 10, self._key()))
 
     def replace(self, first: int, count: int) -> None:
-        """Puts one segment in the place of so many from index `first` on."""
+        """Replaces `count` segments, from index `first` on, with one."""
         old = self.manifest.segments[first : first + count]
         new = segment_of(IDS, old[0].base, old[-1].end, self._key())
         self.manifest = replace_segments(self.manifest, old, new, by(self._number)).manifest

@@ -141,7 +141,7 @@ class TestRetention:
     def test_pages_expire_as_their_segments_do(
         self, made: list[tuple[int, int]], retention_bytes: int, retention_ms: int, high_watermark: int
     ) -> None:
-        """Also where whole pages expire by their totals, unread."""
+        """Whole pages may expire by their totals, without a read of their segments."""
         cold = [
             replace(
                 segment_of(IDS, at * 10, at * 10 + 10, at, size=size, timestamp=time), added=Stamp(at, NOW - 2 * HOUR)

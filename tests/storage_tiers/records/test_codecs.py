@@ -75,7 +75,7 @@ def test_snappy_without_framing_and_in_several_streams_is_read() -> None:
 
 
 def test_snappy_in_blocks_of_a_byte_is_refused() -> None:
-    """Each block takes a step in Python: a batch of 1 MB would take a third of a second."""
+    """Each block takes a step in Python, so a batch of 1 MB in such blocks would take a third of a second."""
     block = bytes(cramjam.snappy.compress_raw(b"x"))
     framed = struct.pack(">i", len(block)) + block
     some, many = compress(Codec.SNAPPY, b"one") + framed * 900, compress(Codec.SNAPPY, b"one") + framed * 100_000
@@ -145,7 +145,7 @@ except RecordTooLarge:
         ("snappy that lies", 1),
         ("lz4", 1),
         ("zstd", 1),
-        ("zstd with a wide window", 2),  # besides the output, the decoder keeps its window, and fills it no further
+        ("zstd with a wide window", 2),  # the decoder holds the output and its window
     ],
 )
 def test_a_bomb_gets_an_error_not_memory(name: str, buffers: int) -> None:

@@ -36,7 +36,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 
 
 def all_agree(log: bytes, *arguments: Any, **limits: Any) -> Rows:
-    """The result or error of the decoder, asserted to be equal for every form of the kernel."""
+    """Decodes with every form of the kernel; asserts that all results are equal, and returns one: rows or an error."""
     answers: list[Rows] = []
     for name in KERNELS:
         with kernel(name):

@@ -30,7 +30,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 
 
 def all_agree(name: str, *arguments: Any, **named: Any) -> Any:
-    """The result or error of the function, asserted to be equal for every form of the walker."""
+    """Calls every form of the walker; asserts that all results are equal, and returns one: a value or an error."""
     answers = []
     for module in (TWINS if hasattr(walker, name) else TWINS_OVER_BATCHES).values():
         try:

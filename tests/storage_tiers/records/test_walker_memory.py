@@ -9,7 +9,8 @@ import pytest
 
 from storage_tiers.records import walker
 
-#: A signal kills it on a stray access. Each payload is placed once right before a guard page and once right after one.
+#: A signal kills this program on a stray access. The program places each payload once right before a guard page, once right
+#: after one.
 WALK_BETWEEN_GUARDS = """
 import ctypes, mmap, random, struct
 from storage_tiers.errors import CorruptRecord

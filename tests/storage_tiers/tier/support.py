@@ -104,7 +104,7 @@ class Broker:
         return self.manifest
 
     async def replace(self, content: bytes, old: Sequence[RemoteSegment]) -> Manifest:
-        """Puts a segment in the place of neighbours, as compaction does. `manifest` stays as it was."""
+        """Replaces neighbours with one segment, as compaction does; `manifest` stays as it was."""
         job = self._job(content, old[0].base, old[-1].end)
         manifest = await self.client.ask(ReplaceSegments(IDS, WRITER, job, tuple(old)))
         os.unlink(job.path)

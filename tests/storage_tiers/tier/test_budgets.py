@@ -23,9 +23,9 @@ class Users:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.tickets: dict[str, Ticket] = {}
 
-    async def start(self, name: str, size: int, *, urgent: bool = True) -> None:
+    async def start(self, name: str, size: int, *, urgent: bool = True, owner: int = 0) -> None:
         self.release[name] = asyncio.Event()
-        self.tickets[name] = self.budget.ticket(size, urgent=urgent)
+        self.tickets[name] = self.budget.ticket(size, urgent=urgent, owner=owner)
         self.tasks[name] = asyncio.create_task(self._hold(name))
         await asyncio.sleep(0)
 
@@ -136,3 +136,29 @@ def test_streams_are_bounded() -> None:
         ahead.accessed(place, None)
     assert ahead.accessed(1, 0) is None  # evicted as the least recently used window
     assert ahead.accessed(11 + 10, 10 + 10) == CHUNK_BYTES
+
+
+async def test_owners_take_turns() -> None:
+    users = Users(ByteBudget(10, 1))
+    for name in ("a1", "a2", "a3", "a4"):
+        await users.start(name, 1, owner=1)
+    for name in ("b1", "b2"):
+        await users.start(name, 1, owner=2)
+    await users.start("c1", 1, owner=3)
+    for _ in range(7):
+        await users.end(users.order[-1])
+    assert users.order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+async def test_an_owner_whose_tickets_are_cancelled_has_no_turn() -> None:
+    users = Users(ByteBudget(10, 1))
+    for number, name in enumerate(("first", "gone", "raised", "last")):
+        await users.start(name, 1, urgent=number == 0, owner=number)
+    users.tasks["gone"].cancel()
+    await asyncio.gather(users.tasks["gone"], return_exceptions=True)
+    users.budget.raise_priority(users.tickets["raised"])
+    users.budget.raise_priority(users.tickets["gone"])
+    for name in ("first", "raised", "last"):
+        assert users.order[-1] == name
+        await users.end(name)
+    assert users.budget.held_bytes == 0

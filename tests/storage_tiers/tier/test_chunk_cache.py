@@ -169,7 +169,7 @@ def test_descriptors_of_a_large_answer_do_not_stay_open(tmp_path: Path, monkeypa
 
 
 def test_a_chunk_is_not_lost_without_a_descriptor(tmp_path: Path) -> None:
-    """Otherwise it would be fetched from the bucket again and again while no descriptor is free."""
+    """Otherwise the chunk would be fetched from the bucket again and again while no descriptor is free."""
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)
     with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; retry"):

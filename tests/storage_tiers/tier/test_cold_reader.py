@@ -51,7 +51,7 @@ async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> No
 async def test_hydrated_chunks_stay_until_their_waiter_has_read_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
-    """Before the waiter runs, others' chunks may need its chunk's room; a waiter that never returns holds it only HOLD_S."""
+    """Other chunks may need the chunk's room before the waiter runs. A waiter that never returns holds the chunk for HOLD_S."""
     monkeypatch.setattr(cold_reader, "HOLD_S", 3600.0 if comes else 0.05)
     async with broker(tmp_path) as b:
         manifest = await b.offload(b"".join(batch(offset) for offset in range(10)), 0, 10)
@@ -98,7 +98,7 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
 
 
 async def test_segments_that_compaction_left_without_a_record_are_passed_over(tmp_path: Path) -> None:
-    """A consumer takes an answer without a record for one that its limit cut short."""
+    """A consumer would take an answer without a record for one that its size limit cut short."""
     async with broker(tmp_path) as b:
         header, last = read_header(batch(10, 10)), batch(30, 10)
         await b.offload(batch(0, 10), 0, 10)
@@ -246,7 +246,7 @@ async def test_hydration_outlives_its_requester_and_is_shared(tmp_path: Path) ->
 
 
 async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) -> None:
-    """For manifests, newest states, pages, sidecars and chunks, from any number of readers; all of them get the result."""
+    """Any number of readers request manifests, newest states, pages, sidecars and chunks; all of them get the result."""
     async with broker(tmp_path) as b:
         for base in range(90):
             await b.offload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
@@ -433,11 +433,11 @@ async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
         ends = [await reader.epoch_end_offset(manifest, epoch) for epoch in range(8)]
         assert ends == [(-1, -1), (1, 10), (1, 10), (3, 15), (3, 15), (3, 15), (6, 20), (6, 20)]
         assert [await reader.epoch_at(manifest, offset) for offset in (0, 9, 10, 15, 19, 20)] == [1, 1, 3, 6, 6, -1]
-        assert (await reader.newest_state(manifest)).producer_snapshot == b"producers"
+        assert (await reader.newest_state(manifest)).producer_state == b"producers"
 
 
 async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_path: Path) -> None:
-    """So that twenty readers, each in its own segment, fetch one index each instead of one per chunk."""
+    """Twenty readers, each in its own segment, then fetch one index each instead of one per chunk."""
     rows = b"".join(struct.pack(">IIq", at, at * sidecar.INTERVAL_BYTES, at) for at in range(16 * 1024))
     checks = struct.pack(">1024I", *range(1024))
     sections = (
@@ -461,7 +461,7 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
 
 
 async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    """More partitions than memory has room for manifests, each read over and over in the same order."""
+    """Memory has no room for the manifests of all partitions, which are read again and again in the same order."""
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0), 0, 1)

@@ -1,4 +1,5 @@
-"""Cache files damaged while a node runs: the damage is detected before a byte is served, logged, and fetched anew."""
+"""Cache files damaged while a node runs: the damage is detected before a byte is served, logged, and the chunk is fetched
+again."""
 
 from __future__ import annotations
 

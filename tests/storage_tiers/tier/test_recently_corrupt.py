@@ -1,4 +1,4 @@
-"""Corrupt objects that are not asked for again at once: which are remembered, and for how long."""
+"""Corrupt objects are not requested again at once: a bounded number of them is remembered, each for a while."""
 
 from __future__ import annotations
 

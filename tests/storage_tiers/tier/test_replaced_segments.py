@@ -1,4 +1,4 @@
-"""A consumer that reads the bucket while compaction puts one segment in the place of two."""
+"""A consumer reads the bucket while compaction replaces two segments with one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.storage_tiers.tier.test_cold_reader import scanned
 async def test_a_reader_within_a_segment_that_compaction_replaces_continues(
     tmp_path: Path, begins: bool, is_swept: bool
 ) -> None:
-    """In the old segments as long as their objects live, else in the new one; what it has fetched already it needs no object
-    for."""
+    """The consumer reads the old segments as long as their objects exist, then the new one. It needs no object for fetched
+    chunks."""
     records = [batch(offset, size=200_000) for offset in range(60)]
     compacted = b"".join(records[offset] for offset in (3, 29, 31, 39))
     async with broker(tmp_path) as b:

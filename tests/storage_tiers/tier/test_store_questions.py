@@ -41,7 +41,9 @@ from storage_tiers.cold.process.page_work import page_segments
 from storage_tiers.cold.process.question import Deadline
 from storage_tiers.cold.process.repair_work import AT_ONCE
 from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.shared_work import SharedWork
 from storage_tiers.cold.process.table import TABLE
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierUnavailable
@@ -64,7 +66,7 @@ async def manifest_of(node: Broker, ids: Ids = IDS) -> Manifest:
 
 
 def test_retries_during_an_outage_change_nothing_in_the_store() -> None:
-    """The first attempt may have taken effect and its response been lost."""
+    """The first attempt may have taken effect although its response was lost."""
     assert {name for name, row in TABLE.items() if row.deadline is Deadline.READ} == {
         "FindSnapshot",
         "ListKeys",
@@ -101,7 +103,7 @@ async def test_the_highest_incarnation_is_found_in_any_object(tmp_path: Path, hi
             await node.client.ask(Claim(ids_of(partition), writer, 0))
         incarnation = 9 if highest == "topic.json" else 3
         await node.client.ask(PublishTopic(TopicState(CLUSTER, IDS.topic, TOPIC_ID, State.LIVE, 20, incarnation)))
-        await put_snapshot(node.store, CLUSTER, 9 if highest == "snapshot" else 3, 17, b"content")
+        await put_snapshot(node.store, CLUSTER, 9 if highest == "snapshot" else 3, 17, 2, b"content")
         found = await node.client.ask(HighestIncarnation(CLUSTER))
         assert found.number == 9
         names = {"topic.json": "topic.json", "snapshot": "/metadata/"}
@@ -160,7 +162,7 @@ async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_missing_manifest_is_not_started_over_above_offset_zero(tmp_path: Path) -> None:
-    """Even when only one segment is left."""
+    """The take-over is refused even when one segment is left."""
     async with broker(tmp_path) as node:
         await node.offload(batch(0), 0, 1)
         manifest = await node.offload(batch(1), 1, 2)
@@ -179,7 +181,12 @@ def context(directory: Path, store: ObjectStore | None = None, **settings: int) 
         assert store is not None, "everything is in memory"
         return store
 
-    return TierContext(opened, TierSettings(**settings), str(directory), EagerClock(), SeededRng(1), counters)
+    async def open_store(_: StoreLocation) -> ObjectStore:
+        raise AssertionError("the context opens no store itself")
+
+    bounds = TierSettings(**settings)
+    shared = SharedWork(open_store)
+    return TierContext(shared, 1, opened, bounds, str(directory), EagerClock(), SeededRng(1), counters)
 
 
 def ref_of(

@@ -186,7 +186,7 @@ async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
         asking += [asyncio.create_task(fetch(key, key == "d")) for key in "bcd"]
         await until(lambda: b.client.stats.asked["FetchChunk"] == 4)
         await b.client.ask(Stats())  # the process has read all four
-        await b.client.ask(RaisePriority("c", 0, len(BYTES)))  # a reader waits for it now
+        await b.client.ask(RaisePriority("c", 0, len(BYTES)))  # a reader waits for chunk c now
         gate.open()
         await asyncio.gather(*asking)
         assert order == ["a", "d", "c", "b"]

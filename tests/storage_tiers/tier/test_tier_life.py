@@ -181,7 +181,7 @@ async def test_a_cancelled_request_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_unawaited_downloads_delay_nothing_and_leave_no_file(tmp_path: Path) -> None:
-    """As with a store that hangs: waiters give up, and others make requests."""
+    """The store hangs: the waiters give up, and others make requests."""
     settings = dataclasses.replace(PATIENT, download_connections=1)
     async with broker(tmp_path, settings=settings) as b:
         for key in "abc":
@@ -206,7 +206,7 @@ async def test_the_process_is_unavailable_without_a_descriptor(tmp_path: Path) -
 
 
 def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
-    """On uvloop, as in the broker: it refuses writes to a closed socket."""
+    """The test runs on uvloop, as the broker does: uvloop refuses writes to a closed socket."""
 
     async def asked_after(turns: int) -> None:
         async with broker(tmp_path) as b:

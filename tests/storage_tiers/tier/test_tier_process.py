@@ -247,7 +247,7 @@ def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]
 
 
 async def test_it_ends_with_its_brokers_socket(tmp_path: Path) -> None:
-    """As when the broker is killed: the kernel closes the broker's end."""
+    """When the broker is killed, the kernel closes the broker's end of the socket."""
     location, _ = await stored(tmp_path)
     for configured in (False, True):
         process, ours = start_alone(tmp_path)
@@ -270,7 +270,7 @@ async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes)
 
 
 def test_the_brokers_side_loads_no_store_library() -> None:
-    """Nor does the tier process load the node's other packages."""
+    """The tier process loads none of the node's other packages."""
     imports = {
         "storage_tiers.cold.process.client, storage_tiers.cold.read.reader": (
             "aiobotocore botocore boto3 aiohttp pyarrow service storage_tiers.cold.stores.s3 storage_tiers.cold.process.server"

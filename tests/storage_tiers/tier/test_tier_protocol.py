@@ -32,6 +32,7 @@ from storage_tiers.cold.process import operations as questions
 from storage_tiers.cold.process import protocol
 from storage_tiers.cold.process.protocol import (
     MAX_FRAME_BYTES,
+    MAX_QUESTION_BYTES,
     Ask,
     Configure,
     Forget,
@@ -105,7 +106,7 @@ QUESTIONS: list[Question[Any]] = [
     ),
     cluster_questions.ShownTopic("c", "t"),
     cluster_questions.RepublishTopic(TOPIC),
-    cluster_questions.PutSnapshot("c", 3, 4, "/cache/metadata.snapshot", 5, 6),
+    cluster_questions.PutSnapshot("c", 3, 4, 2, "/cache/metadata.snapshot", 5, 6),
     cluster_questions.FindSnapshot("c"),
     cluster_questions.ListTopics("c", ""),
     cluster_questions.ListTopicIds("c", "t"),
@@ -155,10 +156,10 @@ def _is_question(kind: object) -> bool:
 
 
 async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
-    """With a result or a LogError; a result of another type would end the process, and a defect is reported as one."""
+    """The answer is a result, or a LogError that reports no defect; a result of another type would end the process."""
     snapshot = tmp_path / "metadata.snapshot"
     snapshot.write_bytes(b"bytes")
-    put = cluster_questions.PutSnapshot("c", 3, 4, str(snapshot), 5, crc32c(b"bytes"))
+    put = cluster_questions.PutSnapshot("c", 3, 4, 2, str(snapshot), 5, crc32c(b"bytes"))
     async with broker(tmp_path) as b:
         for question in QUESTIONS:
             try:
@@ -173,7 +174,7 @@ async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
 async def test_a_question_without_a_row_gets_an_error_and_the_process_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a running node is upgraded on disk: the broker is older or newer than the process that it starts."""
+    """The broker may be older or newer than the process that it starts, as after an upgrade of a running node's files."""
     async with broker(tmp_path) as b:
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(protocol, "TABLE", {"Stats": TABLE["Stats"]})
@@ -192,10 +193,10 @@ def test_every_row_names_the_work_that_a_deadline_may_cut_off() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_broker_uses_every_operation(name: str) -> None:
-    """Its constructor is called in code that is neither a test nor the request's own definition."""
+    """The request's constructor is called in code that is neither a test nor the definition of the request."""
     asks = re.compile(rf"\b{name}\(")
     asked = [path for path in BROKER_CODE if asks.search(path.read_text())]
-    assert asked, f"nobody asks {name}: delete the question and its row"
+    assert asked, f"no code requests {name}: delete the question and its row"
 
 
 def round_trip(frame: Frame) -> Frame:
@@ -309,7 +310,11 @@ async def test_frames_are_bounded_and_the_end_is_the_end() -> None:
     with pytest.raises(ProtocolError, match="longer"):
         await read_frame(fed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
     with pytest.raises(ProtocolError, match="longer"):
-        encode(Ask(1, cluster_questions.Probe("x" * MAX_FRAME_BYTES)))
+        encode(Ask(1, cluster_questions.Probe("x" * MAX_QUESTION_BYTES)))
+    longer = Reply(1, "x" * MAX_QUESTION_BYTES)
+    assert await read_frame(fed(encode(longer))) == longer, "an answer may be longer than a question"
+    with pytest.raises(ProtocolError, match="longer"):
+        await read_frame(fed(encode(longer)), MAX_QUESTION_BYTES)
 
 
 async def test_an_operation_too_long_for_a_frame_fails_alone(tmp_path: Path) -> None:
@@ -317,7 +322,7 @@ async def test_an_operation_too_long_for_a_frame_fails_alone(tmp_path: Path) -> 
         with pytest.raises(
             errors.InvalidRequest, match=r"Probe cannot be asked of the tier process: a frame of \d+ bytes"
         ):
-            await b.client.ask(cluster_questions.Probe("x" * MAX_FRAME_BYTES))
+            await b.client.ask(cluster_questions.Probe("x" * MAX_QUESTION_BYTES))
         await b.client.ask(questions.Stats())
         assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
 

@@ -156,15 +156,15 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
         assert len(b.hydrator._fronts) == 1
 
 
-#: How long a file system that keeps files on a disk may take to drop their pages.
+#: Seconds that a file system on a disk may take to drop pages.
 FORGETTING_S = 5.0
-#: Times that pages are dropped: the kernel may read ahead at any moment, and bring them back.
+#: Attempts to drop the pages: the kernel may read ahead at any moment, and bring them back.
 FORGETTING_TRIES = 20
 
 
 def forget_pages(cache: Path) -> None:
-    """Drops the chunks from the page cache; without effect where files live in memory. Pages that the kernel works on stay,
-    so it is asked again for a while."""
+    """Drops the chunks from the page cache; without effect where files live in memory. The kernel keeps pages that it works on,
+    so the call is repeated for FORGETTING_S seconds."""
     for path in cache.iterdir():
         fd = os.open(path, os.O_RDWR)
         os.fsync(fd)
@@ -178,7 +178,7 @@ def forget_pages(cache: Path) -> None:
 
 
 def pages_in_memory(fd: int) -> int:
-    """By mincore(2): a read that may not wait makes the kernel read ahead, and brings the pages back."""
+    """Counts the pages with mincore(2): a non-blocking read would make the kernel read ahead, and bring the pages back."""
     libc = ctypes.CDLL(None, use_errno=True)
     with mmap.mmap(fd, 0) as mapped:
         first = ctypes.c_char.from_buffer(mapped)

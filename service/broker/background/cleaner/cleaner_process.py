@@ -20,7 +20,7 @@ from storage_tiers.compaction.protocol import (
 )
 from storage_tiers.errors import LogError, StorageError
 
-#: Seconds that the process has to end once its socket is closed.
+#: Seconds within which the process must end after its socket is closed.
 GRACE_S = 5.0
 #: Seconds without an answer after which the process counts as hung. It sends a sign of life every BEAT_S, but the sync of a
 #: large file may take longer.
@@ -40,10 +40,11 @@ class CleanerProcess:
         self, request: CleaningRequest, fetch_segment: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
         """Sends the request and yields the cleaner's answers. The cleaner writes the next group of segments while the caller
-        swaps the files of the last one, and waits before the group after that. An answer comes at least every BEAT_S, so that
-        the caller can end a slow cleaning. `fetch_segment` fetches the remote segment that begins at an offset, and returns its
-        file, which the cleaner removes. Raises StorageError if the process cannot be started or ends, and the errors that it
-        reports. The caller calls `end` after any error, and if it leaves before the last answer."""
+        swaps the files of the previous group. The cleaner is never more than one group ahead. An answer comes at least every
+        BEAT_S, except during a long sync, so that the caller can end a slow cleaning. `fetch_segment` fetches the remote
+        segment that begins at an offset, and returns its file, which the cleaner removes. Raises StorageError if the process
+        cannot be started, ends or hangs, and the errors that it reports. The caller calls `end` after any error, and if it
+        leaves before the last answer."""
         if self._process is None:
             await self._start()
         self._writer.write(await asyncio.to_thread(encode_request, request))
@@ -85,7 +86,7 @@ class CleanerProcess:
             ) from error
         try:
             self._reader, self._writer = await asyncio.open_connection(sock=started.socket, limit=MAX_LINE_BYTES)
-        except BaseException:  # cancelled: it ends when its socket closes
+        except BaseException:  # cancelled: the process ends when its socket closes
             started.socket.close()
             await started.process.ended(GRACE_S)
             raise

@@ -2,12 +2,12 @@
 
 A partition's local segments and its segments in the bucket are cleaned separately, each from its own clean point
 (`cold_cleaning.py` cleans the bucket's). A reader takes the bucket's segments up to the local start, which may move while it
-reads. So a tombstone or marker of one tier also hides values in the other. The cleaner removes a local one only below the
-offset up to which the bucket is clean, or if the bucket holds nothing of the partition. It removes one in the bucket only below
-the offset up to which the local log is clean, or below the local start.
+reads. So a tombstone or marker of one tier also hides values in the other. The cleaner removes a local tombstone or marker only
+below the offset up to which the bucket is clean, or if the bucket holds nothing of the partition. It removes a tombstone or
+marker in the bucket only below the offset up to which the local log is clean, or below the local start.
 
-Invariants: one log is cleaned at a time; segments are swapped oldest first and not while they are uploaded. Not promised:
-that a log is cleaned while others are dirtier.
+Invariants: one log is cleaned at a time; segments are swapped oldest first, and never while they are uploaded. A log may wait
+as long as others are dirtier.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CleanerSettings(NamedTuple):
         return self.is_enabled and self.bytes_per_second != 0
 
     def are_for_the_pass_of(self, others: CleanerSettings) -> bool:
-        """Whether both settings lead to the same cleaning request. The pause between cleanings is not part of it."""
+        """Whether both settings lead to the same cleaning request. `backoff_ms` is not part of the request."""
         return self._replace(backoff_ms=others.backoff_ms) == others
 
 
@@ -92,7 +92,7 @@ class CleaningPolicy(NamedTuple):
 
 
 class CleaningParts(NamedTuple):
-    """The cleaners of both tiers. `cold` is None on a node without a store."""
+    """The cleaner process, the flusher, and the cleaning of the bucket, which is None on a node without a store."""
 
     process: CleanerProcess
     flusher: Flusher
@@ -112,7 +112,8 @@ class _Abandoned(Exception):
 
 
 class Cleaning:
-    """Cleans the dirtiest due log of the node, one at a time. A failure is logged once, and retried after five minutes."""
+    """Cleans the node's due logs one at a time, the dirtiest first. A failure is logged, and the cleaning is tried again after
+    five minutes."""
 
     def __init__(
         self,
@@ -134,7 +135,8 @@ class Cleaning:
         self._rng = rng
         #: Clean points by log. A reopened log is another key.
         self._points: dict[HotLog, CleanPoint | None] = {}
-        #: The steady time in ms of the next attempt, by the log whose cleaning failed and whether it failed in the bucket.
+        #: The steady time in ms of the next attempt. The key is the log whose cleaning failed, and whether it failed in the
+        #: bucket.
         self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
         self.figures = CleaningFigures(clock.steady_ms())
@@ -205,7 +207,7 @@ class Cleaning:
         return self._planned(partition, plan, is_remote=True)
 
     def _planned(self, partition: Partition, plan: CleaningPlan | None, *, is_remote: bool) -> _Dirty | None:
-        """Clears the failure once the log is readable and needs no cleaning."""
+        """Clears the failure when the log is readable and needs no cleaning."""
         if plan is None or not plan.is_due:
             self._retries.pop((partition.log.hot, is_remote), None)
         return None if plan is None else _Dirty(partition, plan, is_remote=is_remote)
@@ -248,8 +250,8 @@ class Cleaning:
             self._retry_later(due.partition, is_remote=due.is_remote, error=error)
 
     async def _give_up(self, hot: HotLog) -> None:
-        """Ends the process and a swap that the disk has refused. Removes the files that were written, because they take space
-        on a full disk, and nothing is evicted during a swap."""
+        """Ends the process, and a swap that the disk has refused, because nothing is evicted during a swap. Removes the files
+        that were written, because they take space on a full disk."""
         await self._process.end()
         if hot.swapping.swap is not None:
             with suppress(OSError):  # the next attempt, truncation or start ends it
@@ -281,7 +283,7 @@ class Cleaning:
                 reached, counted = await self._replace_segments(answers, replace, partition, plan, settings)
         except StorageError:
             if hot.local_start_offset > cleaning.segments[0].base:
-                raise _Abandoned from None  # evicted before it was read
+                raise _Abandoned from None  # the segments were evicted before the cleaner read them
             raise
         await self._save_clean_point(partition, hot, reached)
         self.figures.cleaned(_tier(False), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
@@ -332,8 +334,8 @@ class Cleaning:
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
         """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed. Otherwise the process would
-        keep the settings of its request, at a low rate for days. The next attempt has the new settings and begins at the clean
-        point."""
+        keep the settings of its request, for days if its rate is low. The next attempt has the new settings and begins at the
+        clean point."""
         if _is_gone(partition, hot) or not self._may_clean(partition):
             raise _Abandoned
         if not settings.are_for_the_pass_of(self._policy.settings()):
@@ -369,27 +371,27 @@ class Cleaning:
         return 0 if self._cold is None else self._cold.cleaned_to(partition)
 
     def _shown_below(self, hot: HotLog) -> int:
-        """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader of a local value
-        continues in the bucket if the segments are evicted."""
+        """The offset below which the bucket's tombstones and markers hide nothing in the local log. Above it they may, because
+        a reader of the local log continues in the bucket if the segments are evicted."""
         return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments(), hot.epoch_at))
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
         """Whether the bucket may hold records of the partition, or hold some soon."""
         tiering, tier = self._tiering, partition.log.tier
         if tier is None and not tiering.is_tiered(partition):
-            # A node that was started without a store knows no tier, but its next start may have one again.
+            # A node that was started without a store knows no manifest, but its next start may have a store again.
             return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
     async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
-        # By now the directory may be another topic's, and must not be touched. A deletion from here on ends the swap.
+        # By now the directory may belong to another topic, and must not be touched. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.swapping.begin(new)
         if swap is None:
             raise _Abandoned
         try:
             await asyncio.to_thread(swap.prepare)
-            # The tier process reads a segment by its name.
+            # Waits for an extension, because the tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
             # By now another node may lead the partition, or the partition may wait for the store or no longer be compacted.
             if _is_gone(partition, hot) or not self._may_clean(partition):
@@ -455,6 +457,6 @@ def _rank(plan: CleaningPlan) -> tuple[bool, float]:
 
 
 def _first_timestamp(segment: SegmentInfo) -> int:
-    """The largest timestamp of the segment's first batch, in ms. OSError if it cannot be read."""
+    """The largest timestamp of the segment's first batch, in ms. Raises OSError if it cannot be read."""
     with open(segment.path, "rb") as file:
         return read_header(file.read(HEADER_BYTES)).max_timestamp

@@ -1,7 +1,7 @@
 """The log cleaner's finished and remaining work: plain numbers for metrics, in Kafka's terms.
 
-Counters begin with the node. `last` is the last pass over one log. `dirtiest_ratio` and `overdue_ms` come from the last scan of
-all logs, including those that were not due.
+Counters begin at the node's start. `last` is the last pass over one log. `dirtiest_ratio` and `overdue_ms` come from the last
+scan of all logs, including those that were not due.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class LastCleaning:
 
 @dataclass(slots=True)
 class CleaningFigures:
-    """`looked_ms` is the steady time of the last scan of all logs, at first that of the node's start."""
+    """`looked_ms` is the steady time of the last scan of all logs; before the first scan, it is the time of the node's
+    start."""
 
     looked_ms: int
-    #: By tier, as the log names it.
+    #: The keys are the tiers' names in events.
     done: dict[str, CleanedBytes] = field(default_factory=lambda: {"local": CleanedBytes(), "bucket": CleanedBytes()})
     last: LastCleaning = field(default_factory=LastCleaning)
     dirtiest_ratio: float = 0.0

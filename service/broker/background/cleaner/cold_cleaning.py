@@ -5,11 +5,11 @@ To the cleaner these segments are a separate log, whose dirty part begins where 
 never rewritten, because a follower of this node would begin with that segment's sidecar.
 
 Invariants: segments are replaced oldest first, each by one commit; a rewritten segment's sidecar has the epochs and producers
-of the last one it replaces, and the aborted transactions that are left. The local disk holds one fetched segment and one
-rewritten one at a time.
+of the last segment that it replaces, and the remaining aborted transactions. The local disk holds one fetched and one rewritten
+segment at a time.
 
-Not promised: the compaction of a partition whose manifest has live pages of level 1, as with more than about
-200,000 segments. None of its segments is compacted.
+Segments of a partition whose manifest has live pages of level 1 are not compacted. Such a manifest has more than about 200,000
+segments.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ _Opened = dict[tuple[str, int | None], _Views]
 
 
 class _BucketLog(NamedTuple):
-    """The log in the manifest of `commit`. `cleaned_to` is 0 if it is not known. `opened` holds the segments of the last
-    MAX_OPENED pages that plans had to read, or the segments' sums."""
+    """The bucket's log according to the manifest of `commit`. `cleaned_to` is 0 if it is not known. `opened` holds the segments
+    of the last MAX_OPENED pages that plans had to read, or the segments' sums."""
 
     line: str
     commit: int
@@ -89,14 +89,15 @@ class _BucketLog(NamedTuple):
     opened: _Opened
 
 
-#: Pages whose segments are kept for the next plan: the last one, and those divided by log start, clean point or lag.
+#: Most pages whose segments are kept for the next plan: the last page, and those inside which log start, the clean point or the
+#: lag limit lies.
 MAX_OPENED = 4
 #: Segments and pages that plans visit in one turn of the event loop; a partition may have hundreds in the bucket.
 VIEWS_A_TURN = 500
 
 
 class ColdCleaning:
-    """Plans cleanings of partitions' remote segments, and fetches and replaces these segments. LogError if the store
+    """Plans cleanings of partitions' remote segments, and fetches and replaces these segments. Raises LogError if the store
     refuses."""
 
     def __init__(self, tiering: Tiering, access: StoreAccess, *, files: Files) -> None:
@@ -110,8 +111,8 @@ class ColdCleaning:
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def plan(self, partition: Partition, now_ms: int, limits: CleaningLimits) -> CleaningPlan | None:
-        """Plans a cleaning. Returns None if nothing is dirty, or nothing may be cleaned now. LogError if the manifest cannot be
-        read."""
+        """Plans a cleaning. Returns None if nothing is dirty, or nothing may be cleaned now. Raises LogError if the manifest
+        cannot be read."""
         if self._views >= VIEWS_A_TURN:
             self._views = 0
             await asyncio.sleep(0)
@@ -226,7 +227,7 @@ class ColdCleaning:
 
     # --- what ---------------------------------------------------------------------------------------------------------
     async def begin(self, partition: Partition, plan: CleaningPlan) -> ColdRewrite:
-        """Prepares the cleaning that `plan` found due. LogError if the store refuses."""
+        """Prepares the cleaning that `plan` found due. Raises LogError if the store refuses."""
         hot = partition.log.hot
         segments = await self._segments(partition, plan.end)
         if not segments:
@@ -263,7 +264,7 @@ class ColdCleaning:
 
     # --- the store ----------------------------------------------------------------------------------------------------
     async def _part(self, segment: RemoteSegment, names: Sequence[str]) -> Sidecar:
-        """These sections of a segment's sidecar."""
+        """Fetches these sections of a segment's sidecar."""
         sections: tuple[Section, ...] = segment.sections
         position, length = sidecar.span(sections, names)
         ready = await self._client.ask(FetchObject(segment.sidecar_key, position, length, urgent=False))
@@ -288,7 +289,8 @@ class ColdCleaning:
             await asyncio.to_thread(_append, path, ready.path, is_first=start == 0)
 
     async def replace(self, partition: Partition, job: ExtendJob, old: tuple[RemoteSegment, ...]) -> None:
-        # Otherwise `tidelog fsck` would report the removed records as lost if the node dies before it saves the clean point.
+        # Written first, because `tidelog fsck` would otherwise report the removed records as lost if the node dies before it
+        # saves the clean point.
         await asyncio.to_thread(begin_bucket_clean_point, self._files, partition.log.hot.directory)
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
@@ -301,12 +303,12 @@ class ColdCleaning:
 
     async def state_of(self, segment: RemoteSegment) -> Sidecar:
         """The epochs and producers at the segment's end."""
-        return await self._part(segment, (sidecar.EPOCHS, sidecar.PRODUCER))
+        return await self._part(segment, sidecar.STATE)
 
 
 class ColdRewrite:
-    """One cleaning of a partition's remote segments. `job` is the request to the cleaner; `fetch_segment` and `replace` answer
-    the cleaner's own requests."""
+    """One cleaning of a partition's remote segments. `job` is the request to the cleaner; `fetch_segment` and `replace` handle
+    the cleaner's answers."""
 
     def __init__(
         self,
@@ -330,7 +332,8 @@ class ColdRewrite:
         return path
 
     async def replace(self, new: RewrittenSegment) -> None:
-        """Offloads the rewritten segment and commits it. LogError; InvalidRequest if the manifest has changed."""
+        """Offloads the rewritten segment and commits it. Raises LogError; InvalidRequest means that the manifest has
+        changed."""
         old = tuple(self._by_base[base] for base, _ in new.replaces)
         path, snapshot = (self._path(new.base, suffix) + layout.CLEANED for suffix in (layout.LOG, layout.SNAPSHOT))
         index = self._path(new.base, layout.TRANSACTION_INDEX) + layout.CLEANED
@@ -338,7 +341,7 @@ class ColdRewrite:
         self._files.update(self._path(new.base, suffix) + layout.CLEANED for suffix in layout.COMPANIONS)
         state, tier = await self._cold.state_of(old[-1]), self._partition.log.tier
         assert tier is not None, "the segments to replace are in a manifest"
-        await asyncio.to_thread(_write, snapshot, state.producer_snapshot)
+        await asyncio.to_thread(_write, snapshot, state.producer_state)
         aborted = await asyncio.to_thread(read_transactions, index) if new.has_transactions else []
         job = ExtendJob(
             path=path,
@@ -346,7 +349,7 @@ class ColdRewrite:
             length=new.size,
             base=new.base,
             end=new.end,
-            leader_epoch=tier.leader_epoch,  # which a replacement does not raise
+            leader_epoch=tier.leader_epoch,  # a replacement does not raise it
             last_record_epoch=max(entry.epoch for entry in state.epochs if entry.start_offset < new.end),
             epochs=state.epochs,
             producer_snapshot=snapshot,
@@ -359,8 +362,7 @@ class ColdRewrite:
         await self._cold.save_clean_point(self._partition, self._hot, reached)
 
     def clear(self) -> None:
-        """Removes the files that are left. Blocking. If an earlier call was cancelled, its thread may still be removing
-        files."""
+        """Removes the remaining files. Blocking. If an earlier call was cancelled, its thread may still be removing files."""
         files, self._files = self._files, set()
         for path in files:
             with contextlib.suppress(OSError):

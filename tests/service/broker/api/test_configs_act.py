@@ -114,7 +114,7 @@ async def is_offloaded(node: Running) -> bool:
     return True
 
 
-#: What to set, what it does, and the broker's name of the key where it is not `log.` and the topic's key.
+#: The configs to set, a function that observes their effect, and the broker's key where it is not `log.` and the topic's key.
 ACTS: list[tuple[dict[str, str], Callable[[Running], Awaitable[bool]], dict[str, str]]] = [
     ({"segment_ms": "60000"}, rolls_by_age, {"segment_ms": "log_roll_ms"}),
     (
@@ -135,7 +135,7 @@ ACTS: list[tuple[dict[str, str], Callable[[Running], Awaitable[bool]], dict[str,
 Case: TypeAlias = tuple[str | None, dict[str, str], Callable[[Running], Awaitable[bool]]]
 CASES: list[Case] = [("t", change, acts) for change, acts, _ in ACTS]
 CASES += [(None, {names.get(k, f"log_{k}"): v for k, v in change.items()}, acts) for change, acts, names in ACTS]
-# A broker has no key below the least value of log.segment.bytes.
+# No broker config allows segments this small.
 CASES += [("t", {"internal_segment_bytes": "1000"}, rolls_by_size)]
 
 
@@ -229,7 +229,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
     await alter(node, None, tidelog_partition_max_producer_ids="2")
 
     async def send(producer: int) -> int:
-        """The log end offset after the producer has sent its first batch, for the first time or again."""
+        """Sends the producer's first batch, for the first time or again; returns the log end offset."""
         made = [NewRecord(b"k", VALUE, (), int(time.time() * 1000))]
         await node.append_batch("t", build_batch(made, producer_id=producer, producer_epoch=0, base_sequence=0))
         return hot(node).end_offset

@@ -1,4 +1,4 @@
-"""What the broker's core does beyond its contract (`tests/conformance/test_contract.py`): restarts, timers, internals.
+"""The broker's core beyond its contract (`tests/conformance/test_contract.py`): restarts, timers, internals.
 
 One node in this process, with a hot disk and a memory store behind it.
 """

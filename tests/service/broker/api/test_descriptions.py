@@ -14,7 +14,7 @@ OTHER = 2
 
 
 def described(node: Running) -> TopicDescription:
-    """By its name, and in the list of all."""
+    """The topic's description by name; asserts that the list of all topics agrees."""
     (named,) = node.core.topics.describe(["t"])
     (listed,) = [
         each for each in node.core.topics.describe() if isinstance(each, TopicDescription) and each.name == "t"

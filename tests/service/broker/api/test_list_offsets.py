@@ -29,7 +29,8 @@ def at(timestamp: int) -> bytes:
 
 async def test_records_evicted_during_a_lookup_are_still_found(node: Running) -> None:
     await node.create("t", configs=TIERED)
-    # The first segment's index names a late timestamp that the log start hides: the lookup must read it, and finds nothing.
+    # The first segment's index has the late timestamp of a record below the log start, so the lookup must read this segment,
+    # and finds nothing.
     for timestamp in (9000, *range(1001, 1010)):
         await node.append_batch("t", at(timestamp))
     await node.seal("t")

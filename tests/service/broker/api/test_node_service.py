@@ -1,4 +1,4 @@
-"""What a node reports about its disk, the producers that wrote to it, and its quorum."""
+"""A node's reports about its disk, the producers that wrote to it, and its quorum."""
 
 from __future__ import annotations
 

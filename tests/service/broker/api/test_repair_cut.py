@@ -44,7 +44,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
 
 
 async def test_after_a_repair_a_manifest_without_the_one_seen_is_ignored(tmp_path: Path) -> None:
-    """The history that a repair starts is accepted once; after that it is compared as any other."""
+    """Only the manifest that a repair commits may start a new history: each later manifest must follow from it."""
     async with grown(tmp_path) as (node, _):
         await put_back(node, led(node).ids.manifest_key, None)
         assert (await node.core.cold.repair(T0, apply=True)).commit

@@ -45,7 +45,7 @@ async def test_a_lost_segment_is_offloaded_again_from_the_local_log(tmp_path: Pa
 
 
 async def test_segments_needed_by_a_repair_are_not_evicted_during_it(tmp_path: Path) -> None:
-    """The bucket held it a moment ago, but the repair is about to drop it there."""
+    """The bucket held the lost segment a moment ago, but the repair is about to drop it from the manifest."""
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
         await node.store.delete([manifest.segments[-1].key])
@@ -106,7 +106,7 @@ async def test_partitions_without_commits_miss_nothing(tmp_path: Path) -> None:
 
 
 async def test_uncommitted_segments_are_no_evidence(tmp_path: Path) -> None:
-    """An uncommitted record may be taken back: a repair that used it for a lost segment could promise a record nobody has."""
+    """An uncommitted record may still be truncated, so a repair must not count on it in place of a lost segment."""
     async with grown(tmp_path) as (node, _):
         hot = led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)

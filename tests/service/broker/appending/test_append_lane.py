@@ -51,7 +51,7 @@ FIRST, SECOND = ProducerTransaction("x"), ProducerTransaction("x", 2, knows_abor
 
 
 class Coordinator:
-    """Answers when told to, or at once with `answer`."""
+    """Answers when the test calls `says`, or at once with `answer`."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitions] = []
@@ -70,7 +70,7 @@ class Coordinator:
         return future
 
     def says(self, error: LogError | None = None) -> None:
-        """Answers the oldest question."""
+        """Answers the oldest request."""
         self.waiting.pop(0).set_result(PartitionsAdded(error))
 
 
@@ -152,7 +152,7 @@ async def test_a_batch_is_appended_as_it_was_sent_whatever_its_senders_buffer_ho
 
 
 async def test_no_verification_is_kept_for_a_transaction_that_has_begun(lane: Lane) -> None:
-    """They are bounded, and those that batches wait for need the room."""
+    """Verifications are bounded, and those that batches wait for need the room."""
     lane.coordinator.answer = PartitionsAdded(None)
     assert await lane.outcome(lane.send(X, 0)) == 0
     assert len(lane.partition.verifications) == 0
@@ -182,11 +182,11 @@ async def test_a_marker_makes_an_answer_void(lane: Lane) -> None:
     lane.mark(X)
     lane.coordinator.says()
     assert await lane.outcome(late) is InvalidTransactionState
-    assert lane.partition.readable_end(Isolation.READ_COMMITTED) == 1  # nothing hangs
+    assert lane.partition.readable_end(Isolation.READ_COMMITTED) == 1  # no transaction hangs
 
 
 async def test_the_marker_of_the_transaction_before_leaves_the_answer_for_the_next_one(lane: Lane) -> None:
-    """With version 2 the producer goes on under its next epoch once the end is decided, which may be before the marker."""
+    """With version 2 the producer continues under its next epoch once the end is decided, which may be before the marker."""
     lane.coordinator.answer = PartitionsAdded(None)
     assert await lane.outcome(lane.send(X, 0, SECOND)) == 0
     lane.coordinator.answer = None

@@ -249,7 +249,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
-    """Holds the threads that write until it is opened."""
+    """Holds the threads that write until the gate opens."""
     gate, write = ThreadGate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
@@ -321,7 +321,7 @@ async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
     partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
-    # A caller that needs the file waits for the thread, which goes on once the change has begun.
+    # A caller that needs the file waits for the thread, which continues once the change has begun.
     has_begun = {
         "a seal": lambda: True,
         "a deleted topic": lambda: partition.deleted,

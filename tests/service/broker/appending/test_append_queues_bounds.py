@@ -29,7 +29,7 @@ from tests.support.thread_gates import ThreadGate
 
 PLAIN = TopicPartition("plain", 0)
 MODULE = "service.broker.appending.append_queues."
-#: Takes long to validate.
+#: A batch that takes long to validate.
 INFLATES = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
 LARGER = os.urandom(WRITTEN_BY_THREAD)
 LARGE = os.urandom(LARGE_BATCH_BYTES + 1)
@@ -45,7 +45,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 @pytest.fixture
 def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
-    """Holds the threads that validate until it is opened."""
+    """Holds the threads that validate until the gate opens."""
     gate, validated = ThreadGate(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
@@ -60,7 +60,7 @@ def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
 
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
-    """Makes threads write, and holds them until it is opened."""
+    """Makes threads write, and holds them until the gate opens."""
     gate, write = ThreadGate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:

@@ -160,7 +160,7 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
 async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
     node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop heard of its validation while another batch was still ahead of it."""
+    """The loop learns that the batch is valid while another batch is still ahead of it."""
     queues, bomb = queues_of(node), build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
@@ -203,7 +203,7 @@ def lease_of(node: Running) -> Lease:
 
 
 async def test_no_batch_of_any_size_is_appended_after_the_lease(node: Running, slow: None) -> None:
-    """The larger one would be written by a thread."""
+    """A thread would write the larger batch."""
     lease_of(node).until_ms = 0
     for value in (b"small", LARGER):
         answered = node.log.append([Append(PLAIN, memoryview(batch(value)))])

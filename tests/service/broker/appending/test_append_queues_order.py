@@ -1,4 +1,4 @@
-"""Order in a partition's append queue: kept for each producer; other producers, markers and coordinators pass."""
+"""Order in a partition's append queue: kept for each producer; batches of other producers, markers and coordinators pass."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_batch_that_needs_no_packing_passes_those_of_others_and_none_of_
     first = send(node, SLOW)
     await until(lambda: gate.waiting == 1)
     hot = led(node).log.hot
-    hot.reconfigure(hot.settings.__class__())  # as produced
+    hot.reconfigure(hot.settings.__class__())  # compression as produced
     behind, passing = send(node, SLOW, 1), send(node, OTHER)
     assert await base(passing) == 0
     assert not first.done() and not behind.done()
@@ -99,7 +99,7 @@ async def test_a_batch_that_needs_no_packing_passes_those_of_others_and_none_of_
 
 
 async def test_batches_without_a_producer_keep_their_order(node: Running, gate: ThreadGate) -> None:
-    """Their connections are not known here."""
+    """The queue does not know the connections of such batches."""
     first, second, other = send(node, NO_PRODUCER_ID), send(node, NO_PRODUCER_ID), send(node, OTHER)
     assert await base(other) == 0
     assert not second.done()
@@ -121,7 +121,7 @@ async def test_markers_and_coordinators_pass_one_that_is_being_packed(node: Runn
 async def test_markers_and_coordinators_pass_one_that_a_thread_writes(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its write is stopped, and done again behind them."""
+    """The thread's write is stopped, and repeated behind them."""
     gate, write = ThreadGate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
@@ -136,7 +136,7 @@ async def test_markers_and_coordinators_pass_one_that_a_thread_writes(
     appends = [Append(partition.partition, memoryview(larger))]
     waiting = asyncio.ensure_future(settled(node.log.append(appends)))
     await until(lambda: gate.waiting == 1)
-    opener = threading.Timer(0, gate.open.set)  # whoever stops the write waits for its thread
+    opener = threading.Timer(0, gate.open.set)  # to stop the write, the loop waits for its thread
     opener.start()
     own = batch_of(1)
     assert (

@@ -1,9 +1,9 @@
 """Ten thousand transactions of producers with five batches in flight, whose coordinator answers 50 ms late by a virtual clock.
 
-Some are aborted while the coordinator's answer is on its way: then a batch that was verified before must not begin the
-transaction anew behind its marker, since nobody would end it. Half of the producers have an epoch for each transaction, as in
-version 2; the others keep theirs until a transaction was aborted, so that nothing but the verification tells a late batch. The
-log itself is judged.
+Some transactions are aborted while the coordinator's answer is on its way. A batch that was verified before the abort must not
+begin the transaction again behind its marker, since nothing would end it. Half of the producers have an epoch for each
+transaction, as in version 2. The others keep their epoch until a transaction is aborted, so only the verification detects a
+late batch. The test judges the log itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.service.broker.appending.test_append_lane import T0, Lane
 from tests.service.broker.support import running
 
 TRANSACTIONS, PRODUCERS, IN_FLIGHT, LATE_MS = 10_000, 16, 5, 50
-#: How many batches a transaction has that nothing disturbs: from the first number, below the second.
+#: The range of the number of batches in an undisturbed transaction, its end excluded.
 BATCHES = 10, 21
 FIRST, SECOND = ProducerTransaction("x"), ProducerTransaction("x", 2, knows_abortable=True)
 
@@ -70,7 +70,7 @@ class LateCoordinator:
 
 
 class Producer:
-    """Runs transactions one after another; `orders` are the base offsets of those that nothing disturbed."""
+    """Runs transactions one after another; `orders` holds the base offsets of each undisturbed transaction."""
 
     def __init__(self, lane: Lane, coordinator: LateCoordinator, number: int, chance: random.Random) -> None:
         self.lane, self.coordinator, self.id, self.chance = lane, coordinator, number, chance
@@ -85,7 +85,7 @@ class Producer:
             await (self._disturbed() if self.chance.random() < 0.2 else self._undisturbed())
 
     async def _undisturbed(self) -> None:
-        """A window of IN_FLIGHT batches slides: whenever the oldest is acknowledged the next one is sent."""
+        """A window of IN_FLIGHT batches slides: each acknowledgement of the oldest batch sends the next one."""
         count = self.chance.randrange(*BATCHES)
         flying = deque(self._begun())
         results: list[Appended | LogError] = []
@@ -103,7 +103,7 @@ class Producer:
             self.sequence += count
 
     async def _disturbed(self) -> None:
-        """The transaction is aborted at any time, whatever is on its way."""
+        """Aborts the transaction at a random time, whatever is on its way."""
         sent = self._begun()
         until_ms = self.coordinator.now_ms + self.chance.randrange(2 * LATE_MS)
         while self.coordinator.now_ms < until_ms:
@@ -119,7 +119,7 @@ class Producer:
         return [self._send(number) for number in range(IN_FLIGHT)]
 
     def _send(self, number: int) -> asyncio.Future[Sequence[Appended | LogError]]:
-        """A batch of the open transaction."""
+        """Sends a batch of the open transaction."""
         producer, transaction = ProducerIdAndEpoch(self.id, self.epoch), SECOND if self.has_epochs else FIRST
         return self.lane.send(producer, self.sequence + number, transaction)
 
@@ -136,7 +136,7 @@ class Producer:
 
 
 class Batch(NamedTuple):
-    """As the log has it; `sequence` is None for a marker."""
+    """A batch in the log; `sequence` is None for a marker."""
 
     producer_id: int
     epoch: int

@@ -56,6 +56,7 @@ async def test_all_of_them_reach_the_bucket(tmp_path: Path, monkeypatch: pytest.
         (answer,) = await settled(node.log.fetch(Fetch([wanted], 20_000, 1, 1 << 20, Isolation.READ_COMMITTED)))
         answer.release_all()
         assert answer.error is None and len(answer.aborted or ()) >= MANY // 2
-        # The markers stay until their horizon, and so do their entries where the local log may show what they hide.
+        # The markers stay until their delete horizon. Their transaction index entries stay too, while the local log may still
+        # hold the aborted records.
         assert await clean_bucket(node)
         assert not [name for name in os.listdir(directory) if name.endswith(".tmp")]

@@ -19,7 +19,7 @@ from service.metadata import records_pb2 as pb
 from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
 from service.serve.rounds import rounds
-from storage_tiers.clock import SystemClock
+from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
     TAKE_OVER_GAP,
@@ -44,7 +44,8 @@ SHOWN = pytest.mark.parametrize("shown", ["gone", "older", "damaged"])
 
 
 class Left(NamedTuple):
-    """What a node leaves after two starts, all its records in the bucket; `first` holds its files after the first start."""
+    """The state left by a node after two starts, with all its records in the bucket; `first` holds its files after the first
+    start."""
 
     store: FaultyStore
     ids: Ids
@@ -224,9 +225,9 @@ async def blocked_and_repaired(node: Running, newest: TopicState) -> None:
 
 
 async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_path: Path) -> None:
-    """A start compares with the saved revision: without it, nobody would notice that the file went backwards."""
+    """A start compares the file with the saved revision: without it, a file that went backwards would go unnoticed."""
     files = TroubledFiles()
-    metadata = MetadataLog.open(str(tmp_path), files)
+    metadata = MetadataLog.open(str(tmp_path), files, SystemRng())
     topic_id = TopicId(bytes(range(16)))
     await metadata.propose((pb.MetadataRecord(topic=pb.TopicRecord(name="t", topic_id=topic_id)),))
     controller = Controller(metadata, Resolver({}, node_id=1, has_store=True))

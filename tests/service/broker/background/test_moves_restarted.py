@@ -1,5 +1,5 @@
-"""Moves beside restarts, and metadata that a broker gets late: losses are neither invented nor forgotten, and every offset is
-assigned once."""
+"""Moves with restarts in between, and metadata that reaches a broker late: losses are neither invented nor forgotten, and every
+offset is assigned once."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ async def register_second(node: Running) -> None:
 
 
 async def ticks(node: Running, count: int = 3) -> None:
-    """Rounds of the work that settles losses."""
+    """Runs `count` rounds of the work that settles losses."""
     for _ in range(count):
         await node.node.broker.coordinators.recovered_offsets.tick()
 
 
 async def test_a_target_that_starts_before_its_log_exists_has_lost_nothing(tmp_path: Path) -> None:
-    """Its groups keep their offsets, and the log begins where the other broker has handed it over."""
+    """The group keeps its offset in the partition."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path, store, broker=SETTINGS) as node:
         group = await coordinated(node, "g")  # before another broker could become its coordinator
@@ -91,7 +91,7 @@ async def test_a_partition_that_left_and_came_back_unseen_is_compared_first(tmp_
 
 
 async def test_a_former_leader_compares_its_new_log_if_the_metadata_have_forgotten_the_move(tmp_path: Path) -> None:
-    """The controller's directory was put back to before the move."""
+    """The controller's directory was replaced by a copy from before the move."""
     async with running(tmp_path) as node:
         await with_target(node)
         older = node.node.ground.metadata.image

@@ -1,4 +1,5 @@
-"""The leader of a partition that moves away: it consents once the bucket has everything, and never answers for two leaders."""
+"""The leader of a partition that moves away: it consents once the bucket has all records, and appends nothing while its consent
+may be in force."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from storage_tiers.errors import (
     StaleBrokerEpoch,
     StorageError,
     StoreBehind,
+    UnknownTopicOrPartition,
 )
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.types import TopicPartition
@@ -43,8 +45,8 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
 class LossyCommands:
-    """The node's own commands; `lose` are the answers to consents that come next: whether the consent is carried out, and
-    the error that the sender gets. Further ones are answered."""
+    """The node's own commands, some of which go wrong: `lose` describes the next consents in order: whether the consent is
+    carried out, and the error that its sender gets. Later consents are answered."""
 
     def __init__(self, node: Running, *lose: tuple[bool, LogError]) -> None:
         self._inner: Commands = node.node.broker.moving._commands
@@ -74,7 +76,7 @@ async def with_target(node: Running) -> None:
 
 
 async def with_others(node: Running, count: int) -> list[Partition]:
-    """The partitions of a second topic, each with a record. Called before there is a second broker."""
+    """The partitions of a second topic, each with a record. There must be no second broker yet."""
     await node.create("other", count, configs=TIERED)
     for index in range(count):
         await node.append("other", b"x", partition=index)
@@ -97,11 +99,15 @@ def placed(node: Running) -> PartitionImage:
     return found
 
 
-def manifest_end(node: Running) -> int:
+def manifest_number(node: Running, field: str) -> int:
     store = node.store.store
     (key,) = (info.key for info in store.blocking().list("") if "/manifests/" in info.key)  # type: ignore[attr-defined]
-    end: int = json.loads(store.blocking().get(key).data)["end"]  # type: ignore[attr-defined]
-    return end
+    number: int = json.loads(store.blocking().get(key).data)[field]  # type: ignore[attr-defined]
+    return number
+
+
+def manifest_end(node: Running) -> int:
+    return manifest_number(node, "end")
 
 
 async def test_the_bucket_has_everything_when_another_broker_leads(tmp_path: Path) -> None:
@@ -117,6 +123,21 @@ async def test_the_bucket_has_everything_when_another_broker_leads(tmp_path: Pat
         await until(lambda: not list(tmp_path.glob("t-0*")))
 
 
+async def test_a_broker_without_partitions_of_a_topic_seals_none_and_knows_the_topic(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await moving(node)
+        await until(lambda: node.node.broker.partitions.find(KEY) is None)
+        assert await node.log.seal("t", wait=True, timeout_ms=1000) == []
+        assert await node.core.cold.manifests("t") == []
+        await node.core.topics.reassign(KEY, [1])
+        await until(lambda: node.node.broker.partitions.find(KEY) is not None)
+        assert await node.log.seal("t", wait=True, timeout_ms=1000) == [], "broker 2 still leads it"
+        for asked in (node.log.seal("gone", wait=True, timeout_ms=1000), node.core.cold.manifests("gone")):
+            with pytest.raises(UnknownTopicOrPartition):
+                await asked
+
+
 async def test_an_empty_partition_moves(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", configs=TIERED)
@@ -126,8 +147,8 @@ async def test_an_empty_partition_moves(tmp_path: Path) -> None:
         assert placed(node).moved_end == 0
 
 
-async def back(node: Running) -> None:
-    """The second broker, which has the partition, hands it over to the node."""
+async def back(node: Running, end: int = 10) -> None:
+    """Moves the partition to the second broker if it is not there, and from there back to the node with the log end `end`."""
     if placed(node).leader != 2:
         await moving(node)
         await until(lambda: placed(node).leader == 2)
@@ -135,7 +156,7 @@ async def back(node: Running) -> None:
     await until(lambda: node.node.broker.partitions.find(KEY) is not None)
     now = placed(node)
     topic_id = node.node.ground.metadata.image.topic_ids["t"]
-    consent = HandOver(topic_id, 0, 2, 1, now.leader_epoch, now.partition_epoch, 10)
+    consent = HandOver(topic_id, 0, 2, 1, now.leader_epoch, now.partition_epoch, end)
     await node.node.configs.controller.execute(consent)
 
 
@@ -148,6 +169,17 @@ async def test_a_partition_that_arrives_continues_at_the_log_end_of_its_former_l
         assert (await node.append("t", b"next")).base_offset == 10
         assert [record.offset for record in await node.read_all("t")] == list(range(11))
         assert led.recovered_end is None, "nothing is lost"
+
+
+async def test_a_partition_that_arrives_claims_its_manifest_before_it_accepts_records(tmp_path: Path) -> None:
+    """So a node with metadata from before the move cannot commit, even if nothing was offloaded since."""
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await back(node)
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.write_error is None)
+        assert manifest_number(node, "leader_epoch") == placed(node).leader_epoch
+        assert manifest_end(node) == 10
 
 
 async def test_a_target_that_dies_before_it_has_begun_does_not_begin_at_offset_0(tmp_path: Path) -> None:
@@ -171,7 +203,7 @@ async def test_a_target_that_dies_before_it_has_begun_does_not_begin_at_offset_0
 
 
 async def test_a_bucket_that_lacks_the_moved_records_is_waited_for(tmp_path: Path) -> None:
-    """The manifest was deleted: offsets would be assigned a second time."""
+    """The manifest was deleted, and without the wait offsets would be assigned a second time."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path, store) as node:
         await with_target(node)
@@ -203,7 +235,7 @@ async def test_a_log_left_behind_by_a_crash_is_set_aside_at_the_next_start(tmp_p
     async with running(tmp_path / "data", store) as node:
         assert not (tmp_path / "data" / "t-0").exists()
         assert len(list((tmp_path / "data").glob("t-0.*-stray"))) == 1
-    async with running(tmp_path / "data", store) as node:  # it knows the log that was set aside
+    async with running(tmp_path / "data", store) as node:  # the set-aside log of the same topic id is still there
         await node.core.topics.reassign(KEY, [1])
         await until(lambda: node.node.broker.partitions.find(KEY) is not None)
         assert node.node.broker.partitions.get(KEY).log.end_offset == 0
@@ -226,7 +258,7 @@ async def test_no_move_begins_while_a_loss_is_unsettled_or_the_bucket_shows_less
 
 
 async def test_a_log_that_the_bucket_lacks_is_set_aside_and_not_deleted(tmp_path: Path) -> None:
-    """Its leader has not consented: nothing but a defect brings this about."""
+    """The consent does not come from the leader, which only a defect can cause."""
     async with running(tmp_path) as node:
         await with_target(node)
         await node.node.broker.moving.close()
@@ -236,6 +268,8 @@ async def test_a_log_that_the_bucket_lacks_is_set_aside_and_not_deleted(tmp_path
         consent = HandOver(topic_id, 0, 1, epoch, now.leader_epoch, now.partition_epoch, 10)
         await node.node.configs.controller.execute(consent)
         await until(lambda: len(list(tmp_path.glob("t-0.*-stray"))) == 1)
+        (log,) = tmp_path.glob("t-0.*-stray/*.log")
+        assert log.stat().st_size > 0
 
 
 async def test_a_replica_that_is_added_does_not_count_for_min_insync_replicas(tmp_path: Path) -> None:
@@ -356,7 +390,7 @@ async def test_after_a_lost_consent_nothing_is_appended_until_it_is_void(tmp_pat
 
 
 async def test_a_log_stays_held_while_the_metadata_may_lag_behind_a_consent(tmp_path: Path) -> None:
-    """The first consent is in force at the controller, whose answers show it before this broker's metadata do."""
+    """The first consent is in force at the controller, whose answers show it before this broker's metadata does."""
     async with running(tmp_path) as node:
         await with_target(node)
         commands = LossyCommands(
@@ -425,7 +459,7 @@ async def test_open_transactions_do_not_delay_others_and_few_partitions_refuse_n
 
 
 def begin_transaction(led: Partition) -> None:
-    """As replicated: the coordinator's verification is not what this is about."""
+    """Appends a transactional batch without the coordinator's verification, as a replica does."""
     before = led.log.end_offset
     led.log.hot.appender.append(*begun(), leader_epoch=led.state.leader_epoch, now_ms=0)
     led.state.appended(before, led.log.end_offset, hold_until_flushed=False)

@@ -71,7 +71,8 @@ async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
 
 
 async def is_blocked(node: Running, key: str) -> None:
-    """Nothing is deleted, evicted or committed; the node reports it; records are still accepted and served."""
+    """Asserts that nothing is deleted, evicted or committed, that the node reports this, and that records are still accepted
+    and served."""
     lineage = node.node.work.tiering.lineage
     await until(lambda: led(node) in lineage)
     assert "t-0" in json.loads(node.node.ground.readiness.body())["store_behind"]
@@ -108,7 +109,7 @@ async def configure(node: Running, configs: dict[str, str]) -> None:
 
 
 async def goes_on(node: Running, end: int) -> None:
-    """All blocked work resumes: offloads, retention, eviction; every record is there once."""
+    """Asserts that offloads, retention and eviction resume, and that every record is there once."""
     await until(lambda: led(node) not in node.node.work.tiering.lineage)
     assert json.loads(node.node.ground.readiness.body())["store_behind"] == {}
     await configure(node, {"retention.bytes": "-1"})
@@ -133,7 +134,7 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
 async def test_a_manifest_that_went_back_between_two_starts(
     tmp_path: Path, version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store ends at 21 and the saved manifest at 23; eviction by the saved one would lose [21, 23)."""
+    """The older manifest ends at 21 and the saved one at 23: eviction by the saved manifest would lose [21, 23)."""
     caplog.set_level(logging.INFO)
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
@@ -150,7 +151,7 @@ async def test_a_manifest_that_went_back_between_two_starts(
 @pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
 @pytest.mark.parametrize("by", ["sweeping", "retention", "offloading", "deleting"])
 async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
-    """The first request that sees the manifest notices."""
+    """The first request that reads the manifest notices the change."""
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
         await put_back(node, key, None if version is None else versions[version])
@@ -212,7 +213,7 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
 async def test_nothing_expires_that_fell_behind_while_it_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another request to the store notices first."""
+    """Another request notices the older manifest first."""
     async with grown(tmp_path) as (node, versions):
         key, retention, end = led(node).ids.manifest_key, node.node.broker.retention, manifest_of(node).end
         plan, planned = retention._plan, list[int]()
@@ -266,7 +267,7 @@ async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None
 
 
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
-    """It ends below the saved manifest, and the store shows an older one: neither may count as the truth."""
+    """The log ends below the saved manifest, and the store shows an older manifest: neither may count as the truth."""
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
     for file in (tmp_path / "t-0").iterdir():
@@ -286,7 +287,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
 
 
 async def test_eviction_checks_the_store_first(tmp_path: Path) -> None:
-    """What the bucket showed an hour ago may be gone, and then the local records are the last copy."""
+    """Objects that the bucket showed an hour ago may be gone, and then the local records are the last copy."""
     async with grown(tmp_path / "data") as (node, _):
         key, hot = led(node).ids.manifest_key, led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)

@@ -1,4 +1,5 @@
-"""What sweeping deletes from the bucket, what that costs, and that one partition's failure stops no other."""
+"""Sweeping: the objects that it deletes from the bucket, the requests that it makes, and one partition's failure, which stops
+no other."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ async def test_young_objects_are_checked_in_a_later_round(tmp_path: Path) -> Non
 
 
 async def test_a_partition_that_fails_holds_no_other_one_up(tmp_path: Path) -> None:
-    """Its manifest cannot be read: the orphans of the others go, and its own once the store answers."""
+    """Its manifest cannot be read. The orphans of the other partitions are deleted, and its own once the store answers."""
     async with running(tmp_path / "data", broker=CALM) as node:
         node.node.broker.sweeping._grace_ms = lambda: 1
         first, *others = await tiered(node, "a", "b", "c")
@@ -206,7 +207,7 @@ async def test_removed_segments_are_swept_without_a_listing(tmp_path: Path) -> N
 
 
 async def test_backlogged_partitions_take_turns(tmp_path: Path) -> None:
-    """Four partitions have many segments to offload, a fifth then has one: it waits for at most one segment of each."""
+    """Four partitions have many segments to offload. Then a fifth has some too, and waits for at most one segment of each."""
     async with running(tmp_path / "data") as node:
         busy = ["a", "b", "c", "d"]
         gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]

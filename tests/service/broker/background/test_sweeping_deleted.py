@@ -1,4 +1,4 @@
-"""What deleting the objects of a deleted topic costs, and what it spares."""
+"""Deleting the objects of a deleted topic: the requests that it makes, and the keys that it spares."""
 
 from __future__ import annotations
 

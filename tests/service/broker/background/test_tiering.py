@@ -199,16 +199,16 @@ async def test_an_unexpected_failure_is_logged_and_work_continues(
     node: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.create("t", configs=TIERED)
-    snapshot_path = LogReader.snapshot_path
+    snapshot_paths = LogReader.snapshot_paths
     failed: list[int] = []
 
-    def once(reader: LogReader, offset: int) -> str:
+    def once(reader: LogReader, offset: int) -> tuple[str, str]:
         if not failed:
             failed.append(offset)
             raise ValueError("a defect")
-        return snapshot_path(reader, offset)
+        return snapshot_paths(reader, offset)
 
-    monkeypatch.setattr(LogReader, "snapshot_path", once)
+    monkeypatch.setattr(LogReader, "snapshot_paths", once)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
@@ -397,7 +397,7 @@ async def test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum(
         end = int(advised[1])
         assert end == base + 1
         assert led.log.tiered_end == base
-        await until(lambda: hot.local_start_offset == base)  # what was offloaded is evicted a moment later
+        await until(lambda: hot.local_start_offset == base)  # offloaded segments are evicted a moment later
         assert third.exists()
         assert await node.log.delete_records(T0, end) == end
         await node.seal("t")
@@ -414,7 +414,7 @@ async def producers(node: Running, count: int) -> None:
 async def test_any_number_of_producers_passes_to_the_tier_process(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their snapshot is longer than a frame may be."""
+    """The snapshot of the producers is longer than a frame may be."""
     await node.create("t")
     await producers(node, 500)
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 16_000)
@@ -423,10 +423,10 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
     assert node.tier.hydrator is not None
     assert manifest.sidecar is not None
     state = await node.tier.hydrator.newest_state(manifest.sidecar, manifest.end)
-    assert len(ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers) == 500
+    assert len(ProducerStateManager.restore(state.producer_state, now_ms=0).producers) == 500
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
+@pytest.mark.parametrize("damage", ["missing", "flipped", "of a later offset"])
 async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_offloaded(tmp_path: Path, damage: str) -> None:
     store = FaultyStore(MemoryStore(SystemClock()), down=True)
     async with running(tmp_path / "data", store, new_cluster=True) as node:
@@ -435,10 +435,13 @@ async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_offload
         led = node.node.broker.partitions.get(T0)
         led.log.hot.roll()
         await node.node.work.flusher.flush(led)
-        path = Path(led.log.hot.reader.snapshot_path(20))
+        path = Path(led.log.hot.reader.snapshot_paths(20)[0])
         whole = path.read_bytes()
         if damage == "missing":
             path.unlink()
+        elif damage == "of a later offset":  # put there from a copy
+            await producers(node, 25)
+            path.write_bytes(led.log.hot.end.producers.snapshot())
         else:
             path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         store.down = False

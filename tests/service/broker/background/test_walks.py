@@ -45,7 +45,7 @@ async def looked(node: Running) -> None:
 
 async def looked_for(node: Running) -> None:
     sweeping = node.node.broker.sweeping
-    sweeping._shown.add(partition(node))  # else each look asks the store
+    sweeping._shown.add(partition(node))  # otherwise each look asks the store
     await sweeping._look_for_lost_manifests()
 
 
@@ -97,7 +97,7 @@ async def test_a_partition_with_many_producers_has_a_turn_of_its_own(
 
 
 class RestlessNodeScheduler(TurnScheduler):
-    """Every turn is over at once. Counts the rests, which end while `open` is set."""
+    """A scheduler whose turns are over at once. It counts the rests, which end only while `open` is set."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The configs of groups, offsets, transactions and the cleaner reach what acts by them: one node, a row for each."""
+"""The configs of groups, offsets, transactions and the cleaner take effect: one node, and one row for each config."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import JoinGroup, MemberProtocol, OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit
 from grpc_api.contract.transactions import InitProducer
 from service.broker.coordinators.coordinator_log import PartitionLog
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.serve.rounds import rounds
 from storage_tiers.clock import SystemClock
@@ -32,7 +32,7 @@ WIDE = 60
 
 
 class LeapingClock(SystemClock):
-    """Time that a test puts forward."""
+    """A clock that a test moves forward."""
 
     ahead_ms = 0
 
@@ -44,7 +44,7 @@ class LeapingClock(SystemClock):
 
 
 class Seen(Running):
-    """The node, its clock, and what the cleaner process was asked for."""
+    """The node, its clock, and the requests to the cleaner process."""
 
     def __init__(self, node: Running, clock: LeapingClock, patch: pytest.MonkeyPatch) -> None:
         super().__init__(node.node, node.store)
@@ -102,7 +102,7 @@ async def metadata_refused(node: Seen) -> object:
 
 
 async def kept_after(node: Seen) -> object:
-    """Whether an offset is there after so many minutes."""
+    """Whether an offset is still there 89 minutes and 91 minutes after its commit."""
     assert await commit(node, "leaving") == ""
     kept = []
     for minutes in (89, 2):
@@ -133,7 +133,7 @@ def led_at(node: Seen, at: TopicPartition) -> Any:
 
 
 async def waits_for_a_commit(node: Seen) -> object:
-    """What a commit is answered while the disk does not answer."""
+    """The error of a commit while the disk does not answer."""
     assert await commit(node, "held") == ""
     kept = led_at(node, coordinator_of("held"))
     await alter(node, CONSUMER_OFFSETS, flush_messages="1")
@@ -170,7 +170,7 @@ async def timeouts_refused(node: Seen) -> object:
 
 
 async def id_is_forgotten(node: Seen) -> object:
-    """How an unused id is described after so many minutes."""
+    """The errors with which an unused id is described after 59 minutes and after 61."""
     assert await begin(node, "unused") == ""
     kept = []
     for minutes in (59, 2):
@@ -184,7 +184,7 @@ async def id_is_forgotten(node: Seen) -> object:
 
 # --- the cleaner ------------------------------------------------------------------------------------------------------
 async def ordered(of: Callable[[CleaningRequest], object], node: Seen) -> object:
-    """Something that the cleaner process is asked for in the next pass, which finds a dirty topic."""
+    """The result of `of` for the next request to the cleaner process, in a pass that finds a dirty topic."""
     node.requests.clear()
     await put(node, ("a", "1"), ("a", "2"))
     await closed(node)
@@ -200,7 +200,7 @@ async def rest_after_a_pass(node: Seen) -> object:
 
 
 async def young_records_are_due(node: Seen) -> object:
-    """Whether fresh records are cleaned by the broker's config, and with the topic's own of 0."""
+    """Whether fresh records are due under the broker's config, and under the topic's own config of 0."""
     await add(node, 2)
     await closed(node)
     found = []
@@ -213,7 +213,7 @@ async def young_records_are_due(node: Seen) -> object:
 
 
 async def roll_for_the_cleaner(node: Seen) -> object:
-    """The age at which segments are closed, compacted or not."""
+    """The ages in ms at which segments are closed, in a compacted topic and in one that is not."""
     found = [led(node).log.hot.settings.segment_ms]
     await alter(node, cleanup_policy="delete")
     found.append(led(node).log.hot.settings.segment_ms)
@@ -221,7 +221,8 @@ async def roll_for_the_cleaner(node: Seen) -> object:
     return found
 
 
-#: The broker's config, what is looked at, and what is seen there. Rows that put the clock forward come last.
+#: The broker's config, its value, a function that observes the effect, and the expected result. Rows that move the clock
+#: forward come last.
 ROWS: list[tuple[str, str, Look, object]] = [
     ("group.min.session.timeout.ms", "7000", partial(sessions, (6999, 7000)), ["InvalidSessionTimeout", ""]),
     ("group.max.session.timeout.ms", "9000", partial(sessions, (9001, 9000)), ["InvalidSessionTimeout", ""]),

@@ -1,4 +1,5 @@
-"""Groups and transactions while the disk fills: they go on where produce is refused, and wait where nothing can be written."""
+"""Groups and transactions while the disk fills: they continue while only produce is refused, and wait while nothing can be
+written."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from grpc_api.contract.groups import (
 )
 from service.broker.appending.disk import DiskGuard
 from service.broker.partition.record_loss import RecoveredEnd
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import LogError, StorageError
 from tests.faults.disks import fill, small_disk
@@ -34,13 +35,13 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 JOIN = JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"sub")], 30_000, 30_000, False)
-#: Used shares of the disk: produce is refused, the coordinators' reserve is used.
+#: Used shares of the disk: only produce is refused, the coordinators' reserve is used, nothing is refused.
 REFUSED, RESERVE_USED, FREE = 0.96, 0.98, 0.5
 
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests say how full the disk is."""
+    """Leaves it to the test to say how full the disk is."""
     monkeypatch.setattr(DiskGuard, "look", lambda _: None)
 
 
@@ -50,7 +51,7 @@ async def is_refused(node: Running) -> None:
 
 
 async def a_member(node: Running) -> str:
-    """Of a stable group, in its first generation."""
+    """The id of the only member of a stable group, in its first generation."""
     groups = await coordinated(node, "g")
     joined = await groups.join(JOIN, CALLER)
     member = joined.member_id
@@ -119,7 +120,7 @@ async def test_a_decided_transaction_gets_its_markers_once_there_is_room(
         write(node, T0, client.producer)
         disk = node.node.work.disk
         assert await client.end(commit=True) is None
-        disk.judge(RESERVE_USED)  # the decision is carried out in a later turn
+        disk.judge(RESERVE_USED)  # the markers are written in a later turn
         with pytest.raises(CoordinatorNotAvailable):
             await client.end(commit=True)
         assert await markers_in(node, T0) == []
@@ -163,7 +164,7 @@ async def test_offsets_above_a_lost_end_are_lowered_once_there_is_room(tmp_path:
         topics = [TopicCommit("t", [PartitionCommit(0, 5)])]
         await groups.commit_offsets(OffsetCommit("g", -1, "", None, topics), CALLER)
         broker, disk = node.node.broker, node.node.work.disk
-        for runtime in broker.coordinators.led._runtimes.values():  # what is loaded is lowered
+        for runtime in broker.coordinators.led._runtimes.values():  # only offsets loaded from the log are lowered
             for number in tuple(runtime.hosts):
                 runtime.gained(number, runtime.hosts[number]._log)
         groups = await coordinated(node, "g")

@@ -1,4 +1,5 @@
-"""A coordinator's partition that holds a damaged record: it says so, and takes no other down."""
+"""A coordinator's partition that holds a damaged record: requests to it fail with the reason, and no other partition is
+affected."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from grpc_api.contract.coordinator_errors import NotCoordinator
 from grpc_api.contract.groups import ListGroups, OffsetFetch
 from grpc_api.contract.transactions import ListTransactions
 from service.broker.partition.append_origin import AppendOrigin
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, build_batch

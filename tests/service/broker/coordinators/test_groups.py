@@ -1,4 +1,5 @@
-"""Consumer groups on a whole node: the topic is made when asked for, requests find their shard, restarts keep what was told."""
+"""Consumer groups on a whole node: the topic is made when asked for, requests find their shard, and answered requests outlive
+restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.api.group_service import GroupService
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import InvalidTopic, LogError, UnknownTopicId, UnknownTopicOrPartition
@@ -51,7 +52,7 @@ def groups_of(node: Running) -> GroupService:
 
 
 async def coordinated(node: Running, group: str) -> GroupService:
-    """The node's groups, once the group has a coordinator that is loaded."""
+    """The node's groups, once the group's coordinator is loaded."""
     groups = groups_of(node)
 
     async def asked() -> bool:
@@ -82,7 +83,7 @@ def offsets(answer: OffsetsFetched) -> dict[str, list[int]]:
 
 
 async def has_offsets(groups: GroupService, expected: dict[str, list[int]]) -> None:
-    """Readers see what is committed, so a removal shows a moment later."""
+    """Waits until the group has these offsets: readers see a removal only once it is committed."""
     async with asyncio.timeout(60):
         while offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) != expected:
             await asyncio.sleep(0.005)
@@ -163,7 +164,7 @@ async def test_partitions_that_do_not_exist_are_refused_and_the_others_committed
         kinds = [[type(each.error) for each in topic.partitions] for topic in answer.topics]
         assert kinds == [[UnknownTopicOrPartition], [UnknownTopicOrPartition, type(None)], [UnknownTopicId]]
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [3]}
-        # Nothing is known of a group whose every partition was refused.
+        # A commit whose every partition is refused creates no group.
         with pytest.raises(UnknownTopicOrPartition):
             await commit(groups, 1, topic="gone", group="other")
         assert [each.group for each in (await groups.list_groups(ListGroups(), CALLER)).groups] == ["g"]

@@ -1,4 +1,4 @@
-"""Committed offsets where the directory or the clock is not what it was: none is lost, and no older one is answered."""
+"""Committed offsets after a change of the directory or the clock: none is lost, and no older offset is answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import read_recovered_end
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -43,7 +43,7 @@ OFFSETS = f"__consumer_offsets-{partition_of('g', 2)}"
 
 
 async def test_an_older_copy_answers_no_offsets_before_its_comparison(tmp_path: Path) -> None:
-    """A reader that is told that its group has no offset, or an older one, skips records or reads them again."""
+    """An answer without an offset, or with an older one, makes a reader skip records or read them again."""
     data, store = tmp_path / "data", FaultyStore(MemoryStore(SystemClock()))
     async with running(data, store, broker=SETTINGS) as node:
         await node.create("t")
@@ -75,7 +75,7 @@ async def test_an_older_copy_answers_no_offsets_before_its_comparison(tmp_path: 
 
 
 async def test_offsets_outlive_a_process_that_began_with_its_clock_behind(tmp_path: Path) -> None:
-    """The clock of a machine without a battery is set after the node has begun."""
+    """The clock of a machine without a battery is set after the node has started."""
     store, clock = FaultyStore(MemoryStore(SystemClock())), SetClock()
     clock._began_ns -= YEAR_MS * 1_000_000
     async with running(tmp_path / "data", store, broker=SETTINGS, clock=clock) as node:
@@ -103,7 +103,7 @@ async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_pat
         await node.node.broker.coordinators.offset_expiry.tick()
         await commit(groups, 3, group="other")
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
-        # Once the clock is believed, the offset is a year old.
+        # Once the clock is trusted, the offset is a year old.
         node.node.work.expiry._watch._offset_ms += YEAR_MS
         await node.node.broker.coordinators.offset_expiry.tick()
         await has_offsets(groups, {})
@@ -151,7 +151,7 @@ async def test_after_a_take_over_no_group_skips_new_records(tmp_path: Path) -> N
         assert await node.end("t") == 2
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
         assert offsets(await groups.fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [1]}
-        await commit(groups, 9)  # what is committed from now on counts as it is
+        await commit(groups, 9)  # offsets committed from now on are not lowered
         led.recovered_end = RecoveredEnd(2)
         await until(lambda: led.recovered_end is None)
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [9]}
@@ -202,7 +202,7 @@ async def test_after_a_disk_lost_flushed_records_no_group_skips_new_records(tmp_
 
 
 async def test_after_a_power_loss_no_group_skips_new_records(tmp_path: Path) -> None:
-    """Records below the high watermark that were not flushed are gone, and the group's offset, which was flushed, is not."""
+    """Records below the high watermark that were not flushed are gone, while the group's flushed offset remains."""
     data = tmp_path / "data"
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await node.create("t")
@@ -255,7 +255,7 @@ async def test_an_offset_in_a_transaction_that_was_open_is_lowered_once_it_is_co
 
 
 async def commit_in_transaction(groups: GroupService, client: Client, *topics: str) -> None:
-    """Offset 4 of each topic's partition 0; the group is in the transaction."""
+    """Commits offset 4 of each topic's partition 0 in the client's transaction, to which the group was added."""
     rows = [TopicCommit(topic, [PartitionCommit(0, 4)]) for topic in topics]
     request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, rows)
     answer = await once_loaded(lambda: groups.commit_offsets_in_transaction(request, CALLER))
@@ -308,7 +308,7 @@ async def test_offsets_stay_while_the_bucket_may_have_the_records_that_the_log_l
 async def test_a_node_that_is_killed_before_it_has_lowered_offsets_lowers_them_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """The records written before it was killed must not hide the loss."""
+    """Records written before the kill must not hide the loss."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, broker=SETTINGS) as node:
         await node.create("t")
@@ -348,7 +348,7 @@ async def refuse(*_: object) -> None:
 async def test_offsets_committed_since_are_kept_where_another_coordinator_keeps_the_partition_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
-    """A coordinator that has lowered its offsets and is loaded again has loaded the newer ones, too."""
+    """A coordinator that has lowered its offsets and is then loaded again has loaded the newer offsets, too."""
     data, mine = tmp_path / "data", partition_of("g", 2)
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await node.create("t")

@@ -19,7 +19,7 @@ from tests.service.broker.support import Running, running, until
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 OFFSETS, DECISIONS = "__consumer_offsets", "__transaction_state"
-#: What Kafka 4.2.1 creates them with (GroupMetadataManager and TransactionStateManager).
+#: The configs with which Kafka 4.2.1 creates them (GroupMetadataManager and TransactionStateManager).
 KAFKAS: Mapping[str, Mapping[str, str]] = {
     OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 << 20)},
     DECISIONS: {
@@ -109,7 +109,7 @@ async def test_its_description_has_the_values_that_act(tmp_path: Path, topic: st
 
 @pytest.mark.parametrize("topic", [OFFSETS, DECISIONS, "__share_group_state"])
 async def test_clients_neither_append_to_it_nor_delete_its_records(tmp_path: Path, topic: str) -> None:
-    """Whether or not anything here coordinates by it."""
+    """This also holds for an internal topic that no coordinator uses."""
     async with running(tmp_path / "data") as node:
         if topic in KAFKAS:
             await created(node, topic)

@@ -1,4 +1,4 @@
-"""A loss of records that is settled stays so: the checkpoints of a node that is killed are up to a minute old."""
+"""A settled loss of records stays settled: the checkpoints of a node that is killed are up to a minute old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss of records that one coordinator cannot settle: those that have settled it fence no producer for it again."""
+"""A loss of records that one coordinator cannot settle: the others, which have settled it, fence no producer for it again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from grpc_api.contract.coordinator_errors import ProducerFenced
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.recovered_end import read_recovered_end
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS
 from storage_tiers.records.batch import read_header
@@ -53,7 +53,7 @@ async def begin_writing(node: Running, client: Client) -> None:
 async def test_a_producer_is_fenced_once_while_another_coordinator_is_unreadable(
     tmp_path: Path, lost: TopicPartition, is_killed: bool
 ) -> None:
-    """The partition lost is one of its transaction, or its coordinator's. A node that is killed has old checkpoints."""
+    """The lost partition belongs to the producer's transaction or to its coordinator. A killed node has old checkpoints."""
     data = tmp_path / "data"
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await node.create("t")
@@ -95,7 +95,7 @@ async def test_a_producer_is_fenced_once_while_another_coordinator_is_unreadable
 
 
 async def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """It has one line, and no coordinator that has ended transactions."""
+    """Such a note has one line, and lacks the coordinators that have settled the loss."""
     async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
         await node.create("t")
         (tmp_path / "data" / "t-0" / "recovered-end").write_text("7 0 3\n")

@@ -1,4 +1,4 @@
-"""A partition's disk has lost a transaction's marker, and its coordinator has completed it: it ends as it was decided."""
+"""A disk has lost the marker of a transaction that its coordinator has completed: the transaction still ends as decided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, Markers, ProducerTransaction
 from service.broker.coordinators.lost_markers import LostMarkers
 from service.broker.partition.partition import Partition
-from service.coordination.runtime import CoordinatorRuntime
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import OpenTransactions
 from storage_tiers.errors import NotEnoughReplicas
@@ -32,7 +32,7 @@ def kind(*, commit: bool) -> ControlKind:
 
 
 async def add(client: Client, *partitions: TopicPartition) -> None:
-    """As the partitions' leaders do for a client of version 2."""
+    """Adds the partitions to the transaction as their leaders do for a client of version 2."""
     request = AddPartitions(client.name, client.producer, partitions, client_version=2)
     assert (await client.transactions.add_partitions(request, CALLER)).error is None
 
@@ -66,18 +66,18 @@ def at(node: Running, before: Client) -> Client:
 
 
 async def produce(node: Running, client: Client) -> object:
-    """A client's batch of version 2, with which its partition is added to the transaction."""
+    """Sends a batch of a client of version 2, which adds the partition to the transaction; returns the answer."""
     appends = [Append(T0, memoryview(batch_of(1, producer=(*client.producer, 0), transactional=True)))]
     (answer,) = await settled(node.log.append(appends, transaction=ProducerTransaction(client.name, 2)))
     return answer
 
 
 async def later(_: LostMarkers, runtime: CoordinatorRuntime[TransactionShard]) -> None:
-    """No round comes."""
+    """Stands for `LostMarkers.tick`, and does nothing."""
 
 
 def unwritten(partition: Partition, markers: Markers, epoch: int) -> Appended:
-    """The disk takes the marker, and loses it."""
+    """Stands for a disk that acknowledges the marker and loses it."""
     return Appended(partition.log.end_offset, 0, -1, 0)
 
 
@@ -86,7 +86,7 @@ def unwritten(partition: Partition, markers: Markers, epoch: int) -> Appended:
 async def test_the_next_transaction_does_not_decide_one_whose_marker_is_lost(
     tmp_path: Path, commit: bool, begins_anew: bool
 ) -> None:
-    """Whatever the next one does, in either direction."""
+    """The next transaction ends the other way: aborted after a commit, committed after an abort."""
     before = await ended_and_cut_off(tmp_path / "data", commit=commit)
     async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
         client = at(node, before)
@@ -114,8 +114,8 @@ async def test_until_its_marker_is_back_no_later_transaction_joins_or_decides_it
         assert isinstance(await produce(node, client), NotEnoughReplicas)
         assert (
             list((await client.transactions.describe("x", CALLER)).partitions) == []
-        )  # else it would not count as hanging
-        await add(client, T0, T1)  # as a transaction whose own records in the partition are lost, too
+        )  # otherwise it would not count as hanging
+        await add(client, T0, T1)  # a transaction whose own records in t-0 are lost, too
         write(node, T1, client.producer)
         ended = await client.transactions.end(EndTransaction(client.name, client.producer, not commit, 2), CALLER)
         assert ended.error is None
@@ -127,7 +127,7 @@ async def test_until_its_marker_is_back_no_later_transaction_joins_or_decides_it
 async def test_a_transaction_that_ends_while_a_round_looks_has_lost_no_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else busy producers would get second markers, and the log would say each second that a disk has lost some."""
+    """Otherwise busy producers would get second markers, and each second the node would log that a disk has lost markers."""
     async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
         await node.create("t", partitions=2)
         client = await Client(node).begin()
@@ -177,7 +177,8 @@ async def test_no_offsets_join_a_transaction_whose_marker_is_lost(
 async def test_before_version_2_the_next_transaction_does_not_decide_one_whose_marker_is_lost(
     tmp_path: Path, commit: bool
 ) -> None:
-    """It has the same epoch, so the partition cannot tell them apart: the producer is fenced; the next one has another id."""
+    """Both have the same epoch, so the partition cannot tell them apart: the producer is fenced, and the next one has another
+    id."""
     before = await ended_and_cut_off(tmp_path / "data", commit=commit, version=0)
     async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
         request = AddPartitions("x", before.producer, (T0,))

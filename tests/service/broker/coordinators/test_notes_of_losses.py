@@ -1,5 +1,5 @@
-"""The note of a loss stays until every coordinator has lowered its offsets, says no more than a checkpoint has kept, and is not
-raised by a later loss."""
+"""The note of a loss stays until every coordinator has lowered its offsets, claims no more than the checkpoint covers, and is
+not raised by a later loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpc_api.contract.groups import OffsetFetch
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition import recovered_end
 from service.broker.partition.recovered_end import FILE_NAME, read_recovered_end
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from storage_tiers.errors import LogError
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
@@ -46,7 +46,7 @@ async def lost_from_two(tmp_path: Path) -> Path:
 
 
 async def test_a_note_stays_while_a_coordinators_partition_cannot_be_opened(tmp_path: Path) -> None:
-    """Its groups would keep offsets beyond the loss, and skip the records written there."""
+    """Without the note this coordinator's groups would keep offsets beyond the loss, and skip the records written there."""
     data = await lost_from_two(tmp_path)
     metadata = data / f"__consumer_offsets-{MINE}" / "partition.metadata"
     topic_id = metadata.read_bytes()
@@ -67,7 +67,8 @@ async def test_a_note_stays_while_a_coordinators_partition_cannot_be_opened(tmp_
 async def test_a_note_says_no_more_than_was_done_when_the_checkpoint_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """A thread begins late, and finds more done. By an older checkpoint, a crash would show a settled loss again."""
+    """The thread that writes the note begins late, when more is done. After a crash, the older checkpoint would show a settled
+    loss again."""
     visit_all = RecoveredOffsets._visit_all
     monkeypatch.setattr(RecoveredOffsets, "_visit_all", _nothing)
     data = tmp_path / "data"
@@ -141,8 +142,8 @@ async def test_a_log_that_the_bucket_replaces_keeps_the_end_of_an_earlier_loss(t
 
 @pytest.mark.parametrize("restarts", [1, 2])
 async def test_a_loss_outlasts_restarts_without_the_store_that_is_to_be_compared(tmp_path: Path, restarts: int) -> None:
-    """A machine's snapshot lacks records that were not flushed, and is started while its store is away. Checkpoints are written
-    meanwhile, and the note is not, since the store may hold the records."""
+    """A machine's snapshot that lacks unflushed records is started while its store is away. Checkpoints are written meanwhile;
+    the note is not, since the store may hold the records."""
     data, copy = tmp_path / "data", tmp_path / "copied"
     async with running(data, broker=SETTINGS) as node:
         await node.create("t", configs={"remote.storage.enable": "false"})
@@ -174,7 +175,7 @@ async def test_a_loss_outlasts_restarts_without_the_store_that_is_to_be_compared
 async def test_a_partition_whose_note_cannot_be_read_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """Without it the loss would be forgotten, and groups would skip records."""
+    """Without the note the loss would be forgotten, and groups would skip records."""
     data = await lost_from_two(tmp_path)
 
     def refuse(path: object, *words: Any, **more: Any) -> Any:
@@ -207,4 +208,4 @@ async def test_a_damaged_note_still_lowers_offsets_beyond_the_end(tmp_path: Path
 
 
 async def _nothing(_: RecoveredOffsets) -> None:
-    """No coordinator is visited."""
+    """Stands for `_visit_all`, and visits no coordinator."""

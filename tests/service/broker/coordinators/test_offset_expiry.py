@@ -1,4 +1,4 @@
-"""Offsets of deleted topics go from every shard, also from one that could not write or was loading, and no new topic gets
+"""Offsets of deleted topics are removed from every shard, even from one that could not write or was loading; no new topic gets
 them."""
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from service.broker.appending.disk import DiskGuard
 from service.broker.background.turns import GLANCES_A_TURN
 from service.broker.coordinators.offset_expiry import OffsetExpiry
 from service.broker.partition.record_loss import RecoveredEnd
+from service.coordination.coordinator_runtime import partition_of
 from service.coordination.groups.shard import GroupShard
-from service.coordination.runtime import ShardHost, partition_of
+from service.coordination.runtime import ShardHost
 from service.metadata.parts import Changes
 from storage_tiers.errors import NotEnoughReplicas, StorageError
 from storage_tiers.types import TopicPartition
@@ -164,7 +165,7 @@ async def test_a_new_topic_gets_no_offset_that_was_left_beside_one_in_an_open_tr
         node.node.work.disk.judge(RESERVE_USED)
         await node.core.topics.delete(["t"])
         await until(lambda: expiry_of(node)._forgetting is None)
-        monkeypatch.setattr(OffsetExpiry, "_begin_forgetting", lambda _: None)  # until there is a transaction
+        monkeypatch.setattr(OffsetExpiry, "_begin_forgetting", lambda _: None)  # until the transaction is open
         node.node.work.disk.judge(FREE)
         await node.create("t")
         await commit_in_transaction(node, client, 7)
@@ -193,7 +194,7 @@ async def test_a_new_topics_offset_stays_while_another_shard_may_still_have_the_
         await until(lambda: expiry_of(node)._forgetting is None)
         await node.create("t")
         await commit(groups, 7)
-        await node.core.topics.delete(["u"])  # for which the first shard is visited again
+        await node.core.topics.delete(["u"])  # this deletion visits the first shard again
         await until(lambda: expiry_of(node)._forgetting is None)
         assert [list(each.due) for each in expiry_of(node)._deletions] == [[other], [other]]
         await host_of(node, "g").settled()
@@ -236,7 +237,7 @@ async def test_a_pass_keeps_the_offset_of_a_new_topic_that_has_a_deleted_ones_na
 
 
 def count_calls_of_expiry(calls: list[int]) -> Callable[[FrameType, str, object], None]:
-    """What the node's other tasks call in the same turn is not counted: on a busy machine several of them meet in one."""
+    """Calls of the node's other tasks in the same turn are not counted: on a busy machine several tasks run in one turn."""
     counted = OffsetExpiry.__module__
 
     def count(frame: FrameType, event: str, _: object) -> None:

@@ -23,12 +23,12 @@ from tests.service.broker.coordinators.transactional import SETTINGS, Client
 from tests.service.broker.support import running
 
 PARTITIONS = 5 * GLANCES_A_TURN
-#: A slice, and the next one, which is taken before the loop has its turn.
+#: Partitions in one slice and in the next one, which begins before the loop has its turn.
 A_TURN = 2 * GLANCES_A_TURN
 
 
 class Partitions:
-    """Partitions that all have lost records. `looks` are those that were looked at in each turn of the loop."""
+    """Partitions that all have lost records. `looks` counts the partitions looked at in each turn of the loop."""
 
     def __init__(self) -> None:
         producers = SimpleNamespace(producers={7: SimpleNamespace(epoch=3)}, in_transaction=(7,))
@@ -57,7 +57,7 @@ class Partitions:
 
 
 class Host:
-    """A loaded shard; all that it decides is committed at once. `looks` counts what the rounds ask it."""
+    """A loaded shard; all its decisions are committed at once. `settlements` counts the rounds' waits for them."""
 
     def __init__(self, number: int) -> None:
         self.partition = TopicPartition("__transaction_state", number)
@@ -74,7 +74,7 @@ class Host:
 
 async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
     partitions, hosts = Partitions(), {number: Host(number) for number in range(3)}
-    # By the machine's own clock, a fast one would look at more partitions in a slice.
+    # The clock is virtual: a fast machine would look at more partitions in a slice of real time.
     rounds: Any = OutdatedTransactions(partitions, TurnScheduler(count(step=1e-5).__next__))
     runtime: Any = SimpleNamespace(hosts={**hosts, 3: Host(3)})  # the last one is not loaded
     for host in hosts.values():
@@ -87,7 +87,7 @@ async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
         assert [host.settlements for host in hosts.values()] == [1, 1, 1]
         assert {each.recovered_end.settled_in for each in partitions.all} == {frozenset({0, 1, 2})}
         assert max(partitions.looks) <= A_TURN
-        assert sum(partitions.looks) == 2 * PARTITIONS  # for losses, and for epochs
+        assert sum(partitions.looks) == 2 * PARTITIONS  # once for losses, once for epochs
         partitions.looks = [0]
         await rounds._open()
         assert max(partitions.looks) <= A_TURN
@@ -100,7 +100,7 @@ async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
 
 
 async def test_a_settled_loss_is_not_settled_again_when_it_is_found_later() -> None:
-    """Its note says that the shard has settled it, and the shard is loaded before the partition leads."""
+    """The loss's note says that the shard has settled it, and the shard is loaded before the partition leads."""
     partitions, host, asked = Partitions(), Host(0), list[Any]()
     del partitions.all[2:]
     settled, other = partitions.all
@@ -129,10 +129,12 @@ async def test_a_settled_loss_is_not_settled_again_when_it_is_found_later() -> N
 
 
 async def test_a_dropped_shard_gives_its_memory_back_before_the_next_one_is_loaded(tmp_path: Path) -> None:
-    """Its ids would be counted twice while it is loaded again."""
+    """Otherwise the ids of the shard would be counted twice while it is loaded again."""
     async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
         await Client(node).begin()
-        for host in node.node.broker.coordinators.shards.transactions.hosts.values():
+        hosts = list(node.node.broker.coordinators.shards.transactions.hosts.values())
+        assert hosts
+        for host in hosts:
             kept = ref(host.look(lambda shard: shard))
             host._fail(NotEnoughReplicas("a write failed"))
             gc.collect()

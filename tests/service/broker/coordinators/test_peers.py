@@ -1,4 +1,4 @@
-"""The other brokers of a cluster: who leads a partition, and where it is reached."""
+"""The other brokers of a cluster: the leader of a partition, and its address."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
+from grpc_api.contract.groups import LostEnd, LowerOffsets
 from grpc_api.contract.transactions import AddPartitions, Markers, PartitionsAdded, ProducerIdAndEpoch
-from service.broker.coordinators.peers import Peers, RoutedCoordinator
+from service.broker.coordinators.peers import GroupCoordinators, Peers, RoutedCoordinator
 from service.metadata.following import Listener
 from service.metadata.image import MetadataImage
+from service.metadata.internal_topics import CONSUMER_OFFSETS
 from service.metadata.registrations import register
 from storage_tiers.clock import SystemClock
 from storage_tiers.types import TopicPartition
@@ -28,7 +30,8 @@ CALLER = Caller("User:ANONYMOUS", "", "")
 class Known:
     """Metadata that a test sets (`Metadata`)."""
 
-    refused, term, last_index, path = 0, 1, 1, ""
+    refused, term, last_index, applied, path = 0, 1, 1, (1, 1), ""
+    controller_id: int | None = None
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -81,6 +84,20 @@ async def test_a_broker_that_does_not_answer_has_written_no_marker(peers: Peers)
     assert [(partition, type(error)) for partition, error in refused] == [(T0, CoordinatorNotAvailable)]
 
 
+async def test_the_other_brokers_coordinators_are_those_that_they_lead(known: Known, peers: Peers) -> None:
+    coordinators = GroupCoordinators(known, 1, peers)
+    assert (coordinators.numbers(), coordinators.elsewhere()) == (frozenset(), {})
+    known.image = known.image.apply_batch(new_topic(CONSUMER_OFFSETS, 7, partitions=3, leader=2))
+    known.image = known.image.apply_batch([elected(7, 0, 1), elected(7, 1, -1)])
+    assert (coordinators.numbers(), coordinators.elsewhere()) == ({0, 1, 2}, {2: 2})
+
+
+async def test_a_broker_that_does_not_answer_has_lowered_no_offset(known: Known, peers: Peers) -> None:
+    request = LowerOffsets({2}, {T0: LostEnd(7, 1)})
+    assert await GroupCoordinators(known, 1, peers).lower(2, request) == ()
+    assert await GroupCoordinators(known, 1, peers).lower(9, request) == ()
+
+
 class Local:
     """This broker's coordinator (`AsksCoordinator`)."""
 
@@ -95,7 +112,7 @@ class Local:
 
 
 class Topic:
-    """Keeps the transactions; one partition (`CoordinatorTopic`)."""
+    """The transactions' topic, with one partition, which broker 2 leads (`CoordinatorTopic`)."""
 
     def partition_of(self, key: str) -> int | None:
         return 0

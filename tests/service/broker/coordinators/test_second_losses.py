@@ -11,7 +11,7 @@ from grpc_api.contract.groups import OffsetFetch
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition.record_loss import RecoveredEnd, lost_again
 from service.broker.partition.recovered_end import FILE_NAME, read_recovered_end
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.test_groups import CALLER, SETTINGS, commit, coordinated, offsets
@@ -49,7 +49,7 @@ async def commit_both(node: Running, offset: int) -> None:
 
 
 def cut_off(data: Path, older: Path) -> None:
-    """The partition's older directory is back; one of two coordinators has lowered its offsets to 2 for an earlier loss."""
+    """Puts the partition's older directory back, with a note that one of two coordinators has lowered its offsets to 2."""
     assert {MINE, OTHER} == {0, 1}
     shutil.rmtree(data / "t-0")
     shutil.copytree(older, data / "t-0")
@@ -109,4 +109,4 @@ async def test_a_log_that_the_bucket_replaces_keeps_an_earlier_end_for_those_tha
 
 
 async def _nothing(_: RecoveredOffsets) -> None:
-    """No coordinator is visited."""
+    """Stands for `_visit_all`, and visits no coordinator."""

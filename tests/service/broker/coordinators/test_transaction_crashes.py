@@ -49,7 +49,7 @@ def _copy(source: str, target: str) -> None:
 
 
 async def ends(directory: Path, store: FaultyStore, commit: bool) -> list[int]:
-    """Asserts that the transaction ends as decided; the numbers of markers in its partitions."""
+    """Asserts that the transaction ends as decided; returns the numbers of markers in its partitions."""
     async with running(directory, store, SETTINGS) as node:
         await Client(node).reaches("CompleteCommit" if commit else "CompleteAbort")
         found = [await markers_in(node, partition) for partition in (T0, T1)]

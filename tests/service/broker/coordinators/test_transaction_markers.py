@@ -13,7 +13,7 @@ from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoo
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.broker.coordinators.transaction_markers import MARKERS_A_TURN, TransactionMarkers
-from service.coordination.runtime import CoordinatorRuntime
+from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
@@ -33,7 +33,8 @@ PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
 class HeldPartitions:
-    """Each partition takes every marker; `commits` are what their writers wait for, `epochs` those of the coordinators."""
+    """Each partition takes every marker; `commits` are the futures that the writers wait for, `epochs` the coordinators'
+    epochs."""
 
     def __init__(self) -> None:
         self.commits: list[asyncio.Future[None]] = []
@@ -220,7 +221,7 @@ async def test_writers_that_are_cancelled_with_all_shares_of_a_turn_leave_the_ne
     others = [asyncio.create_task(writes.write_once(markers(each), 0)) for each in range(1, MARKERS_A_TURN + 1)]
     await asyncio.sleep(0)
     assert len(partitions.commits) == MARKERS_A_TURN  # the first writer's; the others wait for the next turn
-    await asyncio.sleep(0)  # which has given each its share
+    await asyncio.sleep(0)  # this turn has given each its share
     for each in others:
         each.cancel()
     await asyncio.wait(others)
@@ -232,7 +233,7 @@ async def test_writers_that_are_cancelled_with_all_shares_of_a_turn_leave_the_ne
 
 
 class LostHost(PreparedHost):
-    """It can be lost; `completed` counts the changes that it was asked for."""
+    """A shard that can be lost; `completed` counts the changes made."""
 
     def __init__(self, prepared: list[Markers]) -> None:
         super().__init__(prepared)
@@ -267,7 +268,7 @@ async def test_a_coordinator_that_is_gained_again_completes_what_the_lost_one_ha
 
 
 async def test_no_marker_of_a_lost_coordinator_follows_those_of_the_next_one() -> None:
-    """The next one's decision may be another."""
+    """The next coordinator's decision may differ."""
     partitions, epoch = HeldPartitions(), [1]
     writes = writer(partitions, lambda: epoch[0])
     lost, gained = (LostHost([markers(partitions=3 * MARKERS_A_TURN)]) for _ in range(2))
@@ -280,6 +281,15 @@ async def test_no_marker_of_a_lost_coordinator_follows_those_of_the_next_one() -
     assert partitions.epochs == sorted(partitions.epochs)
     assert partitions.epochs.count(1) < 3 * MARKERS_A_TURN
     await writes.close()
+
+
+async def test_a_writer_ends_with_its_coordinator_even_if_a_partition_still_lacks_its_marker() -> None:
+    elsewhere = Elsewhere(0, answers=[CoordinatorNotAvailable("it does not answer")] * 100_000)
+    host, writing = LostHost([markers()]), writer(HeldPartitions(), elsewhere=elsewhere)
+    writing.decided(host)  # type: ignore[arg-type]
+    await until(lambda: len(elsewhere.asked) > 1)
+    host.is_lost = True
+    await until(lambda: not writing._writing)
 
 
 async def test_a_coordinator_that_is_lost_while_its_transactions_begin_takes_none_from_the_next_one() -> None:
@@ -322,7 +332,7 @@ async def test_a_newer_decision_of_an_id_ends_the_writer_of_the_one_before_and_h
 
 # --- when a transaction is completed ----------------------------------------------------------------------------------
 async def test_a_transaction_is_completed_once_all_its_markers_are_committed() -> None:
-    """A reader of committed records that begins after the completion would else miss a partition's records."""
+    """A reader of committed records that begins after the completion would otherwise miss a partition's records."""
     partitions, host = HeldPartitions(), LostHost([markers(partitions=3)])
     writes = writer(partitions)
     writes.decided(host)  # type: ignore[arg-type]
@@ -391,7 +401,7 @@ class NewerProducer(HeldPartitions):
 
 
 async def test_a_partition_that_knows_a_later_epoch_of_the_producer_needs_no_marker() -> None:
-    """Its coordinator has lost records. Without an end of the transaction no producer could begin under the id."""
+    """The coordinator has lost records. Unless the transaction ends, no producer can begin under the id."""
     partitions = NewerProducer()
     writes = writer(partitions)
     host = LostHost([markers(partitions=3)])

@@ -31,7 +31,7 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 
 
 async def with_groups(node: Running) -> Client:
-    """A producer of a node whose topic of offsets is there."""
+    """A producer on a node whose group coordinator is loaded."""
     client = await Client(node).begin()
     await once_loaded(lambda: node.core.groups.coordinator("g", CALLER))
     await once_loaded(lambda: node.core.groups.fetch_offsets(OffsetFetch("g", None), CALLER))
@@ -39,7 +39,7 @@ async def with_groups(node: Running) -> Client:
 
 
 def of(client: Client, topic: str, version: int = 0) -> TxnOffsetCommit:
-    """One offset of a topic, from outside of the group."""
+    """A commit of one offset of a topic, by a client that is no member of the group."""
     rows = [TopicCommit(topic, [PartitionCommit(0, 5)])]
     return TxnOffsetCommit("g", ProducerTransaction(client.name, version), *client.producer, -1, "", None, rows)
 
@@ -107,7 +107,7 @@ async def test_a_marker_whose_group_coordinator_does_not_answer_is_refused_as_by
 async def test_offsets_that_were_verified_before_an_abort_are_not_written_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would open a transaction that nobody ends."""
+    """They would open a transaction that never ends."""
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         await node.create("t")
         client = await with_groups(node)

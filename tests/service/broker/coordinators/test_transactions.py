@@ -79,7 +79,7 @@ async def test_with_version_2_every_transaction_has_an_epoch_and_ids_follow_each
         assert await client.end(commit=True, version=2) is None
         assert client.producer == (first.id, first.epoch + 1)
         await client.reaches("CompleteCommit")
-        # A producer whose epochs have run out goes on under an id that nobody had.
+        # A producer whose epochs have run out continues under an id that was never used.
         (host,) = [
             each
             for each in node.node.broker.coordinators.led._runtimes["__transaction_state"].hosts.values()
@@ -263,7 +263,7 @@ async def test_an_id_without_a_coordinator_is_sent_to_find_one(tmp_path: Path) -
 async def test_markers_of_many_partitions_leave_the_loop_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if one partition is named again and again, which then takes one marker."""
+    """A partition that a request names many times takes one marker."""
     append, in_turns = TransactionMarkers._append, [0]
 
     def next_turn() -> None:
@@ -285,6 +285,6 @@ async def test_markers_of_many_partitions_leave_the_loop_to_others(
         await client.reaches("CompleteCommit")
         assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)
         markers = Markers("", client.producer, False, many * 100, 0)
-        in_turns[:] = [0]  # the last turn of the first markers may be the first of these
+        in_turns[:] = [0]  # the turn that ends the first request's markers may begin the second's
         assert await client.transactions.write_markers(markers, 1, CALLER) == []
         assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)

@@ -1,4 +1,4 @@
-"""Transactions where a disk gave back less than it took: no client commits records that are gone, and ids have producers."""
+"""Transactions after a disk has lost records: no client commits records that are gone, and every id can have a new producer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpc_api.contract.log import Append, Appended, Fetch, FetchPartition, Isola
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import Markers, ProducerTransaction
 from service.broker.partition.partition import Partition
-from service.coordination.runtime import partition_of
+from service.coordination.coordinator_runtime import partition_of
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -33,7 +33,7 @@ def refused(_: Partition, markers: Markers, epoch: int) -> Appended:
 
 
 async def transaction(node: Running, client: Client, *partitions: TopicPartition) -> None:
-    """One that is committed, with a record in each partition; the next one has the next epoch."""
+    """Commits a transaction with a record in each partition; the client's next one has the next epoch."""
     await client.add(*partitions)
     for partition in partitions:
         write(node, partition, client.producer)
@@ -42,7 +42,7 @@ async def transaction(node: Running, client: Client, *partitions: TopicPartition
 
 
 async def produces(node: Running, client: Client) -> None:
-    """A transaction of a client's own: its batch is verified and checked."""
+    """Commits a transaction whose batch passes the log's checks and the coordinator's verification."""
     await client.add(T0)
     await until(lambda: not led(node, T0).is_recovering)
     appends = [Append(T0, memoryview(batch_of(1, producer=(*client.producer, 0), transactional=True)))]
@@ -109,7 +109,7 @@ async def test_after_a_take_over_no_client_commits_a_transaction_of_which_record
         await node.seal("t")
         await client.add(T0, T1)
         for partition in (T0, T1):
-            write(node, partition, client.producer)  # open, so that the bucket cannot have it
+            write(node, partition, client.producer)  # an open transaction is never in the bucket
         await node.seal("__transaction_state")
         cluster, producer = node.node.cluster_id, client.producer
         store.down = True
@@ -129,7 +129,8 @@ async def test_after_a_take_over_no_client_commits_a_transaction_of_which_record
 async def test_a_coordinator_s_partition_that_is_put_back_ends_what_it_does_not_know(
     tmp_path: Path, written: int, begins_at_once: bool
 ) -> None:
-    """An older copy of one partition's directory, and no bucket: its producer has a transaction that the copy has not."""
+    """An older copy of one partition's directory is put back, without a bucket; a producer has a transaction that the copy
+    lacks."""
     data = tmp_path / "data"
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await node.create("t", partitions=2)
@@ -217,7 +218,7 @@ async def test_a_transaction_of_which_a_disk_lost_records_is_aborted(tmp_path: P
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_transaction_whose_marker_is_lost_has_ended(tmp_path: Path, commit: bool) -> None:
-    """The bucket has its records, which it only gets once the transaction has ended, and its marker was in the next segment."""
+    """The bucket has the transaction's records, which are offloaded only after its end; the marker was in the next segment."""
     store = FaultyStore(memory := MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, SETTINGS) as node:
         await node.create("t")

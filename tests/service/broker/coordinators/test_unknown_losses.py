@@ -17,13 +17,13 @@ from tests.service.broker.coordinators.transactional import SETTINGS, T0, Client
 from tests.service.broker.support import once_loaded, running
 from tests.support.faulty_store import FaultyStore
 
-#: It announces seven lines, and has none.
+#: A checkpoint that announces seven lines and has none.
 DAMAGED = b"0\n7\n"
 
 
 async def lost_unflushed(tmp_path: Path) -> tuple[Path, FaultyStore]:
-    """A copied directory, as after a loss of power: two records of four, which were not flushed, are gone, and the group's
-    offset is not."""
+    """A copied directory, as after a loss of power: two records of four were not flushed and are gone, while the group's offset
+    remains."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     async with running(data, broker=SETTINGS) as node:
         await node.create("t", configs={"remote.storage.enable": "false"})
@@ -46,7 +46,7 @@ async def lost_unflushed(tmp_path: Path) -> tuple[Path, FaultyStore]:
 async def test_no_group_skips_records_though_nothing_shows_the_loss(
     tmp_path: Path, recovers_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor after a start without the store that the directory is to be compared with: checkpoints are written then."""
+    """This also holds after a start without the store with which the directory is compared: such a start writes checkpoints."""
     data, store = await lost_unflushed(tmp_path)
     caplog.clear()
     if recovers_first:
@@ -72,7 +72,7 @@ async def test_no_group_skips_records_though_nothing_shows_the_loss(
 async def test_only_a_clean_stop_with_recovery_points_shows_that_no_transaction_lost_records(
     tmp_path: Path, other: str | None
 ) -> None:
-    """All was flushed then, up to the recovery points. `other` is damaged or gone, too."""
+    """At a clean stop all records up to the recovery points are flushed. `other` is a second file that is damaged or gone."""
     data = tmp_path / "data"
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await node.create("t")

@@ -1,4 +1,4 @@
-"""A transactional producer of a whole node, and what its partitions and their logs have of its transactions."""
+"""A transactional producer on a whole node, and helpers that write and read its transactions in the partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Client:
-    """A transactional producer of one id."""
+    """A transactional producer with one transactional id."""
 
     def __init__(self, node: Running, name: str = "x") -> None:
         self.node, self.name = node, name
@@ -71,13 +71,13 @@ def led(node: Running, partition: TopicPartition) -> Partition:
 
 
 def write(node: Running, partition: TopicPartition, producer: ProducerIdAndEpoch, sequence: int = 0) -> None:
-    """A record of the producer's open transaction, as its partition has it after the transaction was verified."""
+    """Appends one record of the producer's transaction, as the partition does once the transaction is verified."""
     batch = batch_of(1, producer=(*producer, sequence), transactional=True)
     led(node, partition).append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
 
 
 async def markers_in(node: Running, partition: TopicPartition) -> list[tuple[ControlKind, int, int]]:
-    """Kind, producer id and epoch of each marker."""
+    """The kind, producer id and producer epoch of each marker in the partition."""
     found = []
     async for piece in PartitionLog(led(node, partition)).read():
         data = memoryview(piece)

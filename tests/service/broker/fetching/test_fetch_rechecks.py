@@ -18,7 +18,7 @@ from tests.service.broker.support import batch, running
 
 
 class Looking:
-    """A clock that only looks move, each by its given duration; `made` lists the looks in order."""
+    """A clock that moves only by the duration of each look; `made` lists the looks in order."""
 
     def __init__(self) -> None:
         self.now = 0.0

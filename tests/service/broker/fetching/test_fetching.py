@@ -1,4 +1,4 @@
-"""Fetches that wait: what answers them, when, and that each one ends."""
+"""Fetches that wait: the events that answer them, and the end of each wait."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running, monke
 
 
 async def test_a_reader_behind_the_newest_segment_does_not_wait_for_min_bytes(node: Running) -> None:
-    """The segments of one answer may hold less than min_bytes, and a closed one never grows."""
+    """The segments of one answer may hold less than min_bytes, and a closed segment never grows."""
     await node.create("t", configs={"internal.segment.bytes": "2000", "remote.storage.enable": "false"})
     for _ in range(20):
         await node.append("t", b"a" * 300)
@@ -113,7 +113,7 @@ async def test_a_cold_range_is_answered_without_waiting_for_min_bytes(node: Runn
 
 
 async def test_the_last_fetched_epoch_shows_where_histories_diverge(tmp_path: Path) -> None:
-    """KIP-595. As in Kafka, an unknown epoch is an offset out of range."""
+    """KIP-595. As in Kafka, a last fetched epoch that the log does not know is answered with OFFSET_OUT_OF_RANGE."""
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await node.append("t", b"a")
@@ -134,7 +134,7 @@ async def test_the_last_fetched_epoch_shows_where_histories_diverge(tmp_path: Pa
 
 
 async def test_an_epoch_that_was_never_written_in_diverges(tmp_path: Path) -> None:
-    """A log with records of an epoch in which this log has none is another history, however short it is."""
+    """A follower whose last record has an epoch that this log lacks diverges, however short its log is."""
     store = None
     for value in (b"a", None, b"b"):
         async with running(tmp_path / "data", store) as node:
@@ -162,7 +162,7 @@ async def test_a_fetch_never_waits_for_more_bytes_than_an_answer_may_have(tmp_pa
 
 @pytest.mark.parametrize("ends", ["cancelled", "answered"])
 async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Path, ends: str) -> None:
-    """Each full collection blocks the loop, and collections come more rarely the more objects there are."""
+    """Each full collection blocks the loop, and the more objects there are, the rarer the collections become."""
     async with running(tmp_path / "data") as node:
         await node.create("t", partitions=10)
         wanted = [whole(TopicPartition("t", index)) for index in range(10)]
@@ -192,7 +192,8 @@ async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Pa
 async def test_the_first_of_many_cold_partitions_are_hydrated_first(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only as many as fit in memory are hydrated at once, so that later ones do not evict them before they are answered."""
+    """Only as many partitions as fit in memory are hydrated at once: more would evict the first ones before their
+    answer."""
     monkeypatch.setattr(fetching, "MAX_MISSES", 2)
     await cold(node, 5)
     wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)

@@ -74,7 +74,7 @@ async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, cou
 
 @pytest.mark.parametrize("count", [1, MANY + 1])
 async def test_a_fetch_that_ended_is_freed_without_the_garbage_collector(tmp_path: Path, count: int) -> None:
-    """A full collection is so rare that long polls in cycles would take gigabytes."""
+    """Full collections are rare: if waiting fetches ended in reference cycles, they would take gigabytes."""
     async with running(tmp_path / "data") as node:
         await node.create("t", count)
         gc.collect()

@@ -1,4 +1,4 @@
-"""What a partition checks of an append, by its origin."""
+"""The checks that a partition makes of an append, by the append's origin."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ async def test_a_replicas_log_is_its_leaders_byte_for_byte(tmp_path: Path) -> No
             appended = follower.append_validated(
                 data[position : position + header.size], header, origin=AppendOrigin.REPLICA
             )
-            assert appended.committed is None, "nobody waits for what the leader acknowledges"
+            assert appended.committed is None, "the leader acknowledges the append, so no caller waits here"
         assert log_of(follower) == log_of(leader)
         assert follower.log.hot.end.epochs.entries() == leader.log.hot.end.epochs.entries()
         assert leader.state.first_unstable == 2
-        assert follower.state.high_watermark == 0, "the leader tells it"
+        assert follower.state.high_watermark == 0, "the leader's fetch answers raise it"
         assert follower.state.first_unstable == 1, "the marker is not committed here"
         assert leader.readable_end(Isolation.READ_COMMITTED) == 2
         plain = batch_of(1)

@@ -107,7 +107,7 @@ async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_pa
 async def test_a_topics_configs_are_resolved_once_for_all_its_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic may have ten thousand, and the event loop serves nobody meanwhile."""
+    """A topic may have ten thousand partitions, and the event loop serves no request while it resolves configs."""
     value, resolved = Resolver.topic_value, list[str]()
 
     def noted(self: Resolver, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> Any:
@@ -228,7 +228,7 @@ async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) 
 async def test_a_partition_with_an_unreadable_saved_manifest_refuses_appends_until_it_is_readable(
     tmp_path: Path,
 ) -> None:
-    """Its log is already open, but what the bucket holds of it is unknown."""
+    """The log is already open, but the node does not know which of its records the bucket holds."""
     saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)

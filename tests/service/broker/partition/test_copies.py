@@ -45,14 +45,14 @@ async def looks_home(node: Running) -> None:
 
 
 async def offloads(node: Running) -> None:
-    """Makes the node offload now; it ends because another node has claimed what it commits to."""
+    """Makes the node offload now; the commit is fenced, because another node has claimed the manifest."""
     await node.log.seal("t", wait=False, timeout_ms=0)
     await until(lambda: isinstance(node.node.ground.ending.fatal, FencedWriter))
     node.node.ground.ending.fatal = None
 
 
 async def in_the_bucket(copy: Running, *values: bytes) -> None:
-    """The copy serves exactly these values of `t`, also once all of it is in the bucket."""
+    """Offloads all of the copy's records of `t`; the copy then serves exactly these values."""
     await copy.seal("t")
     assert [record.value for record in await copy.read_all("t")] == list(values)
 
@@ -125,7 +125,7 @@ async def test_a_copy_served_unclaimed_claims_its_led_partitions(tmp_path: Path)
 async def test_a_copy_served_unclaimed_notes_its_losses_before_it_takes_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that refuses the note is asked again, and the partition waits."""
+    """While the disk refuses the note, the node repeats the write and the partition waits."""
     serves = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"remote.storage.enable": "false"})
@@ -171,7 +171,7 @@ async def test_a_copy_that_ran_without_its_store_is_a_copy_still(tmp_path: Path)
 
 
 async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(tmp_path: Path) -> None:
-    """Its owner restores it unreadable, and repairs that while the node runs."""
+    """The operator restores the directory with damaged files, and repairs them while the node runs."""
     directory, older = tmp_path / "data" / "t-0", tmp_path / "older"
     async with running(tmp_path / "data") as node:
         await begun(node)
@@ -201,7 +201,7 @@ async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(
 
 
 async def test_no_producer_of_a_copy_gets_the_id_of_one_of_the_original(tmp_path: Path) -> None:
-    """Its first batch would pass for a duplicate: acknowledged, but not in the log."""
+    """With the same id, the first batch would pass for a duplicate: acknowledged, but not in the log."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -252,7 +252,8 @@ async def made_a_topic_anew(node: Running) -> None:
 async def test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues(
     tmp_path: Path, did: Callable[[Running], Awaitable[None]], said: str
 ) -> None:
-    """It would create the same thing twice: the topic under another id, so that the one in the bucket counts as deleted."""
+    """Otherwise the copy would repeat the change: it would create the topic under another id, and the topic in the
+    bucket would count as deleted."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -274,7 +275,7 @@ async def test_a_copy_that_missed_changes_claims_nothing_and_the_original_contin
 
 
 async def keys_of(node: Running) -> AsyncIterator[str]:
-    """The keys that make up a cluster; probes come and go."""
+    """The keys of the cluster's file and topics; the keys of probes come and go."""
     async for info in node.store.list(""):
         if "/topics/" in info.key or info.key.endswith("/cluster.json"):
             yield info.key
@@ -330,7 +331,7 @@ async def test_an_older_partition_that_was_led_without_the_store_is_compared_wit
 async def test_objects_unknown_to_an_older_metadata_log_stay_for_a_take_over(
     tmp_path: Path,
 ) -> None:
-    """Its damage report names both ways out: trying the first one must not leave less for the second."""
+    """The node's damage report names two remedies: an attempt at the first must not leave less for the second."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         path, cluster_id = Path(node.node.ground.metadata.path), node.node.cluster_id

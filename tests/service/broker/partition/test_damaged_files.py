@@ -98,6 +98,27 @@ async def test_a_damaged_checkpoint_is_rebuilt(tmp_path: Path, name: str, tiered
     assert (tmp_path / "data" / name).read_bytes() != b"0\n7\n"
 
 
+async def test_a_lost_log_start_hides_no_record_of_an_earlier_leader_epoch(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node, configs=LOCAL)
+    async with running(tmp_path / "data", node.store) as node:
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
+        await node.append("t", b"of the next epoch")
+    (tmp_path / "data" / LOG_STARTS).write_bytes(b"0\n7\n")
+    async with running(tmp_path / "data", node.store) as node:
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
+        assert [record.offset for record in await node.read_all("t")] == list(range(41))
+
+
+async def test_a_lost_log_start_hides_no_record_of_the_bucket_if_the_saved_manifest_is_lost_too(tmp_path: Path) -> None:
+    node = await two_topics(tmp_path / "data", {})
+    (tmp_path / "data" / LOG_STARTS).write_bytes(b"0\n7\n")
+    (tmp_path / "data" / "t-0" / MANIFEST_FILE).unlink()
+    async with running(tmp_path / "data", node.store) as node:
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
+        assert [record.offset for record in await node.read_all("t", start=5)] == list(range(5, 40))
+
+
 @pytest.mark.parametrize("what", ["emptied", "gone"])
 async def test_an_emptied_metadata_log_sets_no_partition_aside(tmp_path: Path, what: str) -> None:
     node = await two_topics(tmp_path / "data", {})

@@ -1,4 +1,4 @@
-"""Where each leader epoch ended (KIP-101), once the local disk holds no record of those epochs."""
+"""The end offset of each leader epoch (KIP-101), once the local disk holds no record of that epoch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ KEPT = {**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"}
 
 
 async def thirty_of_which_twenty_are_in_the_bucket(directory: Path, evicting: bool) -> Running:
-    """Starts the node twice, an epoch each; only the local disk holds the last ten records."""
+    """Starts the node twice, once per leader epoch; only the local disk holds the last ten records."""
     async with running(directory) as node:
         await node.create("t", configs=TIERED if evicting else KEPT)
         for i in range(10):
@@ -99,7 +99,7 @@ def emptied(path: Path) -> None:
 
 
 def older(path: Path) -> None:
-    """Restores the file from before the newest epochs: its end is cut."""
+    """Restores an older version of the file, which ends before the newest epochs."""
     lines = path.read_text().splitlines()
     path.write_text(f"0\n1\n{lines[2]}\n")
 

@@ -1,4 +1,4 @@
-"""The in-sync replicas of a partition that a node goes on leading: what they hold back, and what goes when they change."""
+"""Changes of the in-sync replicas of a partition whose leader stays: which appends wait, and which are acknowledged."""
 
 from __future__ import annotations
 

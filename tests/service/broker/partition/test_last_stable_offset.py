@@ -1,4 +1,4 @@
-"""The last stable offset of a partition with a log: what each isolation level reads up to, and whom its moves wake."""
+"""The last stable offset of a partition with a log: how far each isolation level reads, and which waiters a move wakes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def log(tmp_path: Path) -> Iterator[HotLog]:
 
 
 def append(led: Partition, batch: bytes) -> None:
-    """As a coordinator, or a client whose transaction was verified, does."""
+    """Appends as a coordinator does, or a client whose transaction was verified."""
     data, header = memoryview(batch), read_header(batch)
     base = led.log.hot.appender.append(data, header, leader_epoch=1, now_ms=0)
     led._appended(base, header, -1)
@@ -150,4 +150,4 @@ async def test_the_end_of_a_transaction_offloads_the_closed_segments_that_it_hel
     assert kicked == [led]
     append(led, batch_of(1, producer=(8, 0, 1), transactional=True))
     append(led, marker(ControlKind.COMMIT, 8))
-    assert kicked == [led], "it held back no closed segment"
+    assert kicked == [led], "the transaction held back no closed segment"

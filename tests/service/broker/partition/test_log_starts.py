@@ -71,7 +71,7 @@ async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked
 
 
 async def test_deleting_records_of_many_partitions_takes_few_writes(tmp_path: Path) -> None:
-    """Nobody else waits meanwhile: the disk may be slow."""
+    """Appends do not wait for these writes, because the disk may be slow."""
     files = HeldFiles()
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t", 30)
@@ -132,7 +132,7 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
 
 
 async def test_the_manifest_drops_segments_inside_a_page(node: Running) -> None:
-    """With more segments than a manifest holds, the oldest are in a manifest page, and retention takes some of that page."""
+    """With more segments than a manifest holds, the oldest are in a manifest page, and retention removes some of those."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
@@ -156,7 +156,7 @@ async def test_the_manifest_drops_segments_inside_a_page(node: Running) -> None:
 
 
 async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired(node: Running) -> None:
-    """First the limit keeps the oldest of many segments, then a few go: that takes one request for all pages."""
+    """At first the limit keeps even the oldest segment. Then a few segments expire, which takes one request for all pages."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
@@ -186,7 +186,7 @@ async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired
 async def test_a_log_start_above_the_end_after_a_clean_stop_deletes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The checkpoint was edited or damaged; neither tier may lose records by it, after a crash neither."""
+    """The checkpoint was edited or damaged. Neither tier may lose records because of it, not even after a later crash."""
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"retention.ms": "-1"})
         await node.append("t", b"0", b"1")
@@ -209,7 +209,7 @@ async def test_a_log_start_above_the_end_after_a_clean_stop_deletes_nothing(
 async def test_a_log_start_above_the_end_after_a_crash_is_believed_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records up to there may have been deleted, and lost with the power."""
+    """The node may have deleted records up to that log start before a power loss took them from the disk."""
     local = {"remote.storage.enable": "false"}
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=local)

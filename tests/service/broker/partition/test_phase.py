@@ -102,9 +102,9 @@ def test_the_tables_name_every_phase_and_every_event() -> None:
 
 
 class Facts(NamedTuple):
-    """The facts about a partition that is not deleted. `log` is "unknown" (the bucket must be asked), "copy" (perhaps an
-    older copy), or "known" to match the bucket; of a follower's nothing is known. `held`: it is about to be
-    handed over."""
+    """The facts about a partition that is not deleted. `log` is "unknown" if the bucket must be asked, "copy" if the
+    log may be an older copy, and "known" if it matches the bucket; a follower's log is "unknown". `held`: the partition
+    is about to be handed over."""
 
     log: str
     failed: bool = False
@@ -128,7 +128,7 @@ FACTS: dict[Phase, Facts] = {
 
 
 def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
-    """The facts after `event`, which changes at most one of them, or who leads; None where the event cannot happen."""
+    """The facts after `event`, which changes at most one fact or the leader; None where the event cannot happen."""
     match event:
         case PartitionEvent.RESIGN:
             return Facts("unknown", facts.failed, follows=True)
@@ -355,7 +355,7 @@ async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_rec
     assert led.log.hot.epoch_end_offset(7) == (7, 1)
     led.recover(RECOVERING)
     led.lead(8)
-    assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # it begins where this leader will, which is not known yet
+    assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # the epoch's first offset is not known yet
     led.reconciled()
     assert led.log.hot.epoch_end_offset(8) == (8, 1)
     for earlier in (partial(led.lead, 3), partial(led.follow, 3, 2)):
@@ -366,7 +366,7 @@ async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_rec
 
 
 def test_one_method_assigns_the_phase() -> None:
-    """If anything else assigned it, callers could be refused for a cause that does not fit the phase."""
+    """If other code assigned it, callers could be refused for a cause that does not fit the phase."""
     assigned: list[str] = []
     for path in SERVICE.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):

@@ -11,7 +11,6 @@ from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resour
 from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partition import Partition
-from service.metadata.image import MetadataImage
 from service.metadata.parts import TopicImage
 from storage_tiers.errors import TierUnavailable
 from tests.service.broker.support import Running, running, until
@@ -45,9 +44,9 @@ async def test_a_change_of_one_topic_is_work_for_that_topic(tmp_path: Path, monk
         looked[f"assign {topic.name}"] += 1
         assign(self, topic)
 
-    def configuring(self: Assignment, partition: Partition, image: MetadataImage) -> None:
+    def configuring(self: Assignment, partition: Partition) -> None:
         looked[f"configure {partition.partition}"] += 1
-        configure(self, partition, image)
+        configure(self, partition)
 
     async with running(tmp_path / "data") as node:
         await many(node)

@@ -116,7 +116,7 @@ async def test_a_manifest_counts_only_once_it_is_saved(node: Running, files: Hel
 
 
 async def test_a_pending_save_of_a_manifest_completes_before_the_node_ends(node: Running, files: HeldFiles) -> None:
-    """If it were saved later, it would replace what the next start on the directory has saved."""
+    """A later save would replace the manifest that the next start on the directory has saved."""
     led, manifest = await offloaded(node)
     files.armed = True
     accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))

@@ -21,6 +21,7 @@ from storage_tiers.errors import (
     LogError,
     NotEnoughReplicas,
     NotLeader,
+    OutOfOrderSequence,
     RequestTimedOut,
 )
 from tests.service.broker.appending.test_append_lane import FIRST, T0, Coordinator, Lane, X, Y
@@ -32,7 +33,7 @@ UNTIERED = {"remote.storage.enable": "false"}
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Verifications:
-    """Two are kept."""
+    """Keeps two verifications at most."""
     monkeypatch.setattr(verification, "MAX_VERIFICATIONS", 2)
     return Verifications()
 
@@ -45,7 +46,7 @@ def is_verified(known: Verifications, producer_id: int) -> bool:
     return True
 
 
-# --- whom an answer is for --------------------------------------------------------------------------------------------
+# --- the epoch of an answer -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("epoch", [4, 6])
 def test_an_answer_is_for_the_epoch_that_was_asked_for(epoch: int) -> None:
     known = Verifications()
@@ -55,9 +56,31 @@ def test_an_answer_is_for_the_epoch_that_was_asked_for(epoch: int) -> None:
         known.check(7, epoch)
 
 
+def test_an_answer_for_an_older_epoch_verifies_nothing() -> None:
+    known = Verifications()
+    newer, older = (known.begin(7, epoch, 0, adds=False) for epoch in (5, 4))
+    known.verified(older)
+    for epoch in (4, 5):
+        with pytest.raises(InvalidTransactionState):
+            known.check(7, epoch)
+    known.verified(newer)
+    assert known.check(7, 5) is newer
+    assert (newer.holders, older.holders) == (1, 1)
+
+
+def test_the_first_batch_is_the_one_with_the_lowest_sequence_that_was_asked_for() -> None:
+    known = Verifications()
+    begun = {id(known.begin(7, 5, sequence, adds=False)) for sequence in (3, 1, 6)}
+    assert len(begun) == 1
+    known.verified(known.begin(7, 5, 4, adds=False))
+    known.check(7, 5).check_first(1)
+    with pytest.raises(OutOfOrderSequence):
+        known.check(7, 5).check_first(3)
+
+
 # --- the bound --------------------------------------------------------------------------------------------------------
 def test_the_oldest_that_no_batch_waits_for_is_forgotten(few: Verifications) -> None:
-    for producer_id in (0, 1, 0, 2):  # 0 begins again, and is newer than 1 then
+    for producer_id in (0, 1, 0, 2):  # producer 0 begins again, and is then newer than producer 1
         begun = few.begin(producer_id, 0, 0, adds=False)
         few.verified(begun)
         few.release(begun)
@@ -128,7 +151,7 @@ async def test_a_commit_in_a_transaction_that_has_its_answer_waits_for_nothing(
 
 # --- the end of leadership --------------------------------------------------------------------------------------------
 async def test_no_verification_outlives_the_leadership_in_which_it_was_asked_for(tmp_path: Path) -> None:
-    """The other leader may end the transaction, of which this node learns nothing."""
+    """The other leader may end the transaction without this node's knowledge."""
     async with running(tmp_path) as node:
         await node.create("t", configs=UNTIERED)
         lane = Lane(node)
@@ -163,7 +186,7 @@ async def test_batches_in_the_lane_end_with_the_leadership_and_may_be_sent_again
         assert lane.lane.held_bytes == 0
         refused = lane.send(X, 0)
         assert await lane.outcome(refused) is NotLeader
-        assert len(lane.coordinator.asked) == 2, "whoever does not lead asks nobody"
+        assert len(lane.coordinator.asked) == 2, "a node that does not lead asks no coordinator"
         await elect(node, "t", ME)
         again = lane.send(X, 0)
         await until(lambda: len(lane.coordinator.waiting) == 3)

@@ -41,7 +41,7 @@ async def unacknowledged(node: Running) -> asyncio.Future[None]:
 
 
 async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
-    """Makes the bucket's last record one of leader epoch 7, and its newest sidecar say `epochs`."""
+    """Gives the bucket's last record leader epoch 7, and its newest sidecar the epochs `epochs`."""
     manifest, cold = await manifest_of(led), led.log.cold
     assert cold is not None
     state = replace(await cold.newest_state(manifest), epochs=tuple(epochs))
@@ -55,7 +55,7 @@ async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
 
 
 async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:
-    """The record is in no log any more: an acknowledgement would be false, and the retry gets its offset."""
+    """The record is no longer in any log, so an acknowledgement would be false. The retried record gets its offset."""
     await node.create("t", configs={**TIERED, "flush.messages": "1"})
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -74,7 +74,7 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
 
 @pytest.mark.parametrize("meanwhile", ["a truncation", "an eviction"])
 async def test_an_append_is_acknowledged_even_if_its_flush_is_superseded(node: Running, meanwhile: str) -> None:
-    """A truncation settles the flush under way: one that had no thread yet must start again."""
+    """A truncation voids a flush that still waits for a thread, so that flush must start again."""
     kept = {"remote.storage.enable": "false", "retention.ms": "-1"}
     await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
     for i in range(40):
@@ -122,7 +122,7 @@ async def test_an_append_whose_topic_is_deleted_is_refused(node: Running) -> Non
 
 @pytest.mark.parametrize("created_again", [False, True])
 async def test_a_cold_read_of_a_topic_deleted_meanwhile_reports_it(node: Running, created_again: bool) -> None:
-    """The read hydrates to the end by the old topic's manifest, and takes nothing of the new topic's for its own."""
+    """The read continues with the old topic's manifest, and never returns records of the new topic."""
     await node.create("t", configs=TIERED)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -137,7 +137,7 @@ async def test_a_cold_read_of_a_topic_deleted_meanwhile_reports_it(node: Running
         await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
         await node.append("t", b"new")
     objects = [info.key async for info in node.store.store.list("") if info.key.endswith(".log")]
-    await node.store.store.delete(objects)  # as sweeping does after the grace
+    await node.store.store.delete(objects)  # as a sweep does after the grace
     gate.open()
     (answer,) = await asyncio.wait_for(fetching, 60)
     assert isinstance(answer.error, UnknownTopicOrPartition)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from service.cli.client import cluster_moves, move_wait
+from service.cli.client import cluster_moves, move_throttle, move_wait
+from service.cli.client.config_requests import ConfigChange
 from service.cli.client.move_planner import Obstacle, PartitionKey, Placement, PlannedMove
 from service.cli.client.move_requests import Placements
 from service.cli.errors import CommandError
@@ -14,7 +15,8 @@ from tests.service.cli.support import Ran, tidelog
 
 
 class Brokers:
-    """Moves end at once, except for those of `slow` topics; `untiered` topics have an obstacle, and `refused` ones fail."""
+    """A cluster whose moves end at once, except those of `slow` topics; `untiered` topics have an obstacle to a move,
+    and moves of `refused` topics fail."""
 
     def __init__(self, live: Sequence[int], *rows: Placement) -> None:
         self.live = live
@@ -189,3 +191,89 @@ def test_words_that_name_nothing_are_refused(brokers: Brokers) -> None:
         assert run(*words).code == 2
     assert "write TOPIC, or TOPIC:0,2" in run("move", "a:x", "--to", "1").err
     assert run("move", "a:0,2", "--to", "1").code == run("move", "a", "--to", "1").code == 0
+
+
+# --- a throttle -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def configs(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
+    """The configs that are set, by resource name and key."""
+    found: dict[tuple[str, str], str] = {}
+
+    def alter(address: str, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+        for each in changes:
+            if each.value is None:
+                found.pop((name, each.name), None)
+            else:
+                found[name, each.name] = each.value
+
+    monkeypatch.setattr(move_throttle, "alter_configs", alter)
+    return found
+
+
+THROTTLED = {
+    ("", "leader.replication.throttled.rate"): "1000",
+    ("a", "leader.replication.throttled.replicas"): "*",
+    ("b", "leader.replication.throttled.replicas"): "*",
+}
+MOVE = ("move", "a", "b:0", "--to", "3", "--execute", "--throttle", "1000")
+
+
+def test_a_throttle_holds_while_partitions_move_and_ends_with_them(
+    brokers: Brokers, configs: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs["", "other"] = "x"
+    seen: list[dict[tuple[str, str], str]] = []
+
+    def reassign(address: str, moves: Sequence[PlannedMove]) -> Mapping[PartitionKey, str]:
+        seen.append(dict(configs))
+        return brokers.reassign(address, moves)
+
+    monkeypatch.setattr(cluster_moves, "reassign", reassign)
+    brokers.rows["b", 0] = Placement("b", 0, 1)
+    assert run(*MOVE).code == 0
+    assert seen == [{("", "other"): "x"} | THROTTLED]
+    assert configs == {("", "other"): "x"}
+
+
+def test_the_throttle_of_moves_that_continue_stays_and_is_named(
+    brokers: Brokers, configs: dict[tuple[str, str], str]
+) -> None:
+    brokers.slow = {"a"}
+    brokers.rows["b", 0] = Placement("b", 0, 1)
+    late = run(*MOVE, "--timeout", "0")
+    assert late.code == 1
+    assert "the throttle stays; `tidelog configs alter --delete leader.replication.throttled.rate` ends it" in late.err
+    assert configs == THROTTLED
+    assert "the throttle stays" in run(*MOVE, "--timeout", "0").err
+    brokers.rows = {key: Placement(*key, 3) for key in brokers.rows}
+    brokers.rows["a", 0] = Placement("a", 0, 1)
+    brokers.slow = set()
+    assert run(*MOVE[:2], *MOVE[3:]).code == 0
+    assert configs == {("b", "leader.replication.throttled.replicas"): "*"}
+
+
+def test_without_execute_or_a_throttle_no_config_changes(brokers: Brokers, configs: dict[tuple[str, str], str]) -> None:
+    assert run("move", "a", "--to", "3", "--throttle", "1000").code == 0
+    assert run("move", "a", "--to", "3", "--execute").code == 0
+    assert configs == {}
+
+
+def test_a_throttle_is_named_if_the_moves_are_lost_sight_of_and_removed_if_it_cannot_be_set(
+    brokers: Brokers, configs: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(address: str, moves: Sequence[PlannedMove]) -> Mapping[PartitionKey, str]:
+        raise CommandError("no answer")
+
+    monkeypatch.setattr(cluster_moves, "reassign", lost)
+    ran = run("move", "a", "--to", "3", "--execute", "--throttle", "1000")
+    assert ran.code == 1 and "the throttle stays" in ran.err and "no answer" in ran.err
+    assert configs
+
+    def refusing(address: str, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+        if not name and changes[0].value is not None:
+            raise CommandError("not now")
+        configs.clear()
+
+    monkeypatch.setattr(move_throttle, "alter_configs", refusing)
+    ran = run("move", "a", "--to", "3", "--execute", "--throttle", "1000")
+    assert (ran.code, configs) == (1, {}) and "the throttle stays" not in ran.err

@@ -56,6 +56,15 @@ def test_every_source_is_listed_and_the_nearest_one_wins(node: Node) -> None:
     assert set_by(node, "log.retention.ms") == {"log.retention.ms": (None, "default")}
 
 
+def test_a_throttle_is_shown_only_while_it_is_set(node: Node) -> None:
+    rate = "leader.replication.throttled.rate"
+    assert rate not in at(node, "describe", "--all").out
+    assert at(node, "alter", "--set", f"{rate}=1000").code == 0
+    assert set_by(node)[rate] == ("1000", "all brokers")
+    assert at(node, "alter", "--delete", rate).code == 0
+    assert rate not in set_by(node)
+
+
 def test_lists_grow_and_shrink(node: Node) -> None:
     at(node, "alter", "--append", "log.cleanup.policy=compact")
     assert set_by(node)["log.cleanup.policy"] == ("delete,compact", "all brokers")

@@ -1,9 +1,8 @@
-"""`tidelog consume --group` on a node: members share partitions, and what was printed is committed."""
+"""`tidelog consume --group` on a node: members share partitions, and the offsets of printed records are committed."""
 
 from __future__ import annotations
 
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from tests.service.cli.support import ROOT, tidelog, tidelog_process
 from tests.support.children import start_child
 from tests.support.clients import create, produce
 from tests.support.node import Node
+from tests.support.processes import readable
 
 SOON: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
 PATIENCE_S = 60.0
@@ -41,7 +41,7 @@ def numbers(printed: bytes) -> list[int]:
 
 
 def committed(node: Node, group: str) -> int:
-    """Records of all partitions below the group's offsets."""
+    """The number of records below the group's committed offsets, over all partitions."""
     found = tidelog("group", "describe", group, "--json", "-b", node.kafka).json
     return sum(each["offset"] for each in found["partitions"])
 
@@ -70,7 +70,7 @@ def state_of(node: Node, group: str) -> str | None:
 
 
 def members(node: Node, group: str) -> list[int]:
-    """How many partitions each member has."""
+    """The number of partitions of each member, in ascending order; empty unless the group is stable."""
     if state_of(node, group) != "Stable":
         return []
     described = tidelog("group", "describe", group, "--json", "-b", node.kafka).json
@@ -84,7 +84,7 @@ def until_members(node: Node, group: str, wanted: list[int]) -> None:
 
 
 def has_only_waited(said: str) -> bool:
-    """Whether it said nothing but that it waits: a member may have to wait for the others, and for a slow machine."""
+    """Whether the command reports nothing but waits, which other members or a slow machine may cause."""
     return all(line.startswith("tidelog: no records for ") for line in said.splitlines())
 
 
@@ -141,10 +141,9 @@ def test_a_member_without_a_partition_says_why_nothing_comes(node: Node, group: 
 
 
 def said_by(*processes: subprocess.Popen[bytes]) -> str:
-    """The first line that one of them writes to standard error."""
+    """The first line that any of the processes writes to standard error."""
     streams = [each.stderr for each in processes if each.stderr is not None]
-    ready, _, _ = select.select(streams, [], [], PATIENCE_S)
-    return ready[0].readline().decode()
+    return readable(streams, PATIENCE_S)[0].readline().decode()
 
 
 def test_a_topic_that_does_not_exist_is_refused(node: Node, group: str) -> None:

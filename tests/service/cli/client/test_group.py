@@ -1,4 +1,4 @@
-"""`tidelog group` on a node, with real members: what it lists, its lag and where that lies, and every way to move offsets."""
+"""`tidelog group` on a node, with real members: the list, the lag and its part in the bucket, and every way to move offsets."""
 
 from __future__ import annotations
 
@@ -87,17 +87,41 @@ def test_members_are_shown_and_keep_their_offsets(node: Node, group: Callable[..
         assert refused.code == 1 and "stop the members first" in refused.err
         refused = group("delete-offsets", "--topic", "orders")
         assert refused.code == 1 and "cannot delete the offsets of orders-0: a member" in refused.err
-        assert "stop the members first; static members leave only session.timeout.ms after" in refused.err
+        assert (
+            "stop the members first; those that were killed, and static ones, leave only session.timeout.ms"
+            in refused.err
+        )
         refused = group("delete")
         assert refused.code == 1 and f"group {name} has members; stop the members first" in refused.err
     finally:
         consumer.close()
-    # The advice works: without members all three do.
+    # The advice works: without members all three commands succeed.
     assert moved(group("reset-offsets", "--topic", "orders", "--to", "end", "--execute", "--json"))[0][3] == 40
     assert group("delete-offsets", "--topic", "orders").out == "deleted the offsets of 1 partition\n"
     assert group("delete-offsets", "--topic", "orders").out == "deleted the offsets of 0 partitions\n"
     assert group("delete-offsets", "--topic", "orders", "--json").json == []
     assert group("delete").out == f"deleted group {name}\n"
+
+
+def test_several_groups_are_deleted_at_once(
+    node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
+) -> None:
+    """An unknown group among them is named, and the others are deleted."""
+    first, second = request.node.name, f"{request.node.name}-2"
+
+    def commit_both() -> None:
+        for name in (first, second):
+            words = ("reset-offsets", name, "--topic", "orders", "--to", "5", "--execute")
+            assert tidelog("group", *words, "-b", node.kafka).code == 0
+
+    commit_both()
+    assert group("delete", second, "--json").json == {"deleted": [first, second]}
+    commit_both()
+    ran = group("delete", "unknown", second)
+    assert ran.code == 1 and "unknown" in ran.err
+    assert ran.out == f"deleted group {first}\ndeleted group {second}\n"
+    listed = {row["group"] for row in tidelog("group", "list", "--json", "-b", node.kafka).json}
+    assert not listed & {first, second}
 
 
 def test_members_without_commits_or_partitions_are_shown(
@@ -123,7 +147,7 @@ def test_members_without_commits_or_partitions_are_shown(
             [name, "0", "-", "0", "-", "-"],
         ]
         assert {row[6] for row in printed} == {"first", "second"} and {row[7] for row in printed} == {"/127.0.0.1"}
-        # A member for which no partition is left, and a deleted topic that the members still have.
+        # The members still own a deleted topic; then one member gets no partition.
         assert tidelog("topic", "delete", name, "-b", node.kafka).code == 0
         deleted = group("describe", "--json").json["partitions"]
         assert [row["end"] for row in deleted if row["topic"] == name] in ([], [None])
@@ -137,6 +161,19 @@ def test_members_without_commits_or_partitions_are_shown(
         assert dry.code == 0 and "stop the members first" in dry.out
 
 
+def test_member_ids_are_shown_if_client_ids_are_equal(
+    node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
+) -> None:
+    with contextlib.ExitStack() as members:
+        consumers = [member(node, request.node.name, client) for client in ("same", "same", "own")]
+        for consumer in consumers:
+            members.callback(consumer.close)
+            consumer.subscribe(["other"])
+        found = described_once_shared(group, consumers, 2)["members"]
+        shown = {line.split()[6] for line in group("describe").out.splitlines()[2:]}
+        assert shown == {"own"} | {each["member_id"] for each in found if each["client_id"] == "same"}
+
+
 def member(node: Node, group: str, client: str) -> Consumer:
     return Consumer(
         {"bootstrap.servers": node.kafka, "group.id": group, "client.id": client, "enable.auto.commit": False}
@@ -144,7 +181,7 @@ def member(node: Node, group: str, client: str) -> Consumer:
 
 
 def described_once_shared(group: Callable[..., Ran], consumers: Sequence[Consumer], partitions: int) -> Any:
-    """`group describe --json` of a stable generation of all these members that has so many partitions."""
+    """`group describe --json` once the group is stable with all these members and this many partitions."""
     found: list[Any] = []
 
     def is_shared() -> bool:
@@ -272,8 +309,9 @@ def test_wrong_words_are_explained(group: Callable[..., Ran], words: tuple[str, 
 def test_a_group_that_does_not_exist(group: Callable[..., Ran]) -> None:
     ran = group("describe")
     assert ran.code == 1 and "there is no group" in ran.err
-    ran = group("delete")
-    assert ran.code == 1 and "there is no group" in ran.err and "`tidelog group list` shows all" in ran.err
+    for words in (("delete",), ("delete-offsets", "--topic", "orders")):
+        ran = group(*words)
+        assert ran.code == 1 and "there is no group" in ran.err and "`tidelog group list` shows all" in ran.err
 
 
 def test_scopes_and_files_are_read() -> None:
@@ -302,7 +340,8 @@ def test_wrong_files_are_explained(lines: list[str], said: str) -> None:
 
 
 def test_the_first_question_of_a_cluster_about_groups_is_answered(tmp_path: Path) -> None:
-    """In a process of its own: the coordinators are made meanwhile, and an error of a whole group ended confluent-kafka's."""
+    """The commands run in processes of their own, because an error of a whole group can end a process with
+    confluent-kafka in it. The node creates its coordinators meanwhile."""
     with Node(tmp_path, settings=SOON) as fresh:
         for words in (("describe", "g"), ("reset-offsets", "g", "--all-topics", "--to", "5")):
             ran = tidelog_process("group", *words, "-b", fresh.kafka)

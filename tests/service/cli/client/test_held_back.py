@@ -1,4 +1,4 @@
-"""`tidelog consume` that follows a topic names the open transaction at which it stops, once."""
+"""A `tidelog consume` that follows a topic names the open transaction at which it stops, once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = ("t", 0)
 
 
 class Looks:
-    """The findings, with a clock that passes one silence between two looks."""
+    """Looks for partitions that are held back; the clock moves by one silence before each look."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -21,7 +21,7 @@ from tests.support.node import Node
 pytestmark = pytest.mark.xdist_group("cli-json")
 
 PARTITIONS = 3
-#: From the least that librdkafka sends to a time in the past: by default a topic refuses times over an hour ahead.
+#: From librdkafka's least timestamp to one in the past: by default a topic refuses those over an hour ahead.
 TIMESTAMPS = st.integers(1, 1_700_000_000_000)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 CONTENT = st.none() | st.binary(max_size=20) | TEXT.map(str.encode)

@@ -25,7 +25,7 @@ UNTIERED, LEADERLESS = Obstacle.UNTIERED, Obstacle.LEADERLESS
 
 
 def placed(topic: str, *brokers: int) -> list[Placement]:
-    """The topic's partitions from 0 on, on these brokers."""
+    """The topic's partitions from 0 on, one on each of these brokers."""
     return [Placement(topic, number, broker) for number, broker in enumerate(brokers)]
 
 
@@ -36,7 +36,7 @@ def after(placements: Iterable[Placement], plan: MovePlan) -> list[Placement]:
 
 
 def brokers_of(placements: Iterable[Placement]) -> str:
-    """The brokers of each topic's partitions, as in `a123 b12`."""
+    """Each topic with the brokers of its partitions in order, as in `a123 b12`."""
     found: dict[str, str] = {}
     for each in sorted(placements):
         found[each.topic] = found.get(each.topic, "") + str(each.broker)

@@ -18,7 +18,8 @@ HALF = [MOVED[0], MOVING[1]]
 
 
 class Watched:
-    """A wait whose looks have the given answers, the last of them repeatedly; its time passes only while it sleeps."""
+    """A wait whose looks return the given answers, and then the last one again; its time passes only while it
+    sleeps."""
 
     def __init__(self, *answers: Sequence[Placement] | NodeUnreachable) -> None:
         self._answers: Iterator[Sequence[Placement] | NodeUnreachable] = iter(answers)

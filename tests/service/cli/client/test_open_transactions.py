@@ -1,4 +1,6 @@
-"""What an open transaction keeps out of the bucket is named, with its producer, in the log, metrics and `topic describe`."""
+"""The log, metrics and `topic describe` show the bytes that an open transaction keeps out of the bucket, and name its
+producer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.support.clients import create, until
 from tests.support.node import Node
 
 SEGMENT = 16 << 10
-#: Walks over all partitions, which name the producer, follow each other at once.
+#: The walks over all partitions, which name the producer, are 100 ms apart.
 SETTINGS = {"log.flush.offset.checkpoint.interval.ms": 100}
 
 
@@ -24,7 +26,7 @@ def events(node: Node, name: str) -> list[Any]:
 
 
 def held_back(node: Node) -> list[tuple[int, float]]:
-    """The producer ids that `/metrics` names for the partition, and the bytes that wait."""
+    """The producer ids that `/metrics` names for the partition, and the bytes that each holds back."""
     _, body = node.get("/metrics")
     sample = r'^tidelog_tier_offload_held_back_bytes\{topic="t",partition="0",producer_id="(\d+)"\} (\S+)$'
     return [(int(producer), float(held)) for producer, held in re.findall(sample, body, re.MULTILINE)]

@@ -1,4 +1,6 @@
-"""`tidelog perf` on a node: it sends and reads what it says, and its lines have the form of Kafka's own tools' lines."""
+"""`tidelog perf` on a node: it sends and reads as many records as it reports, and its lines have the form of Kafka's
+tools.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def perf(node: Node, *words: str | Path) -> Ran:
 
 
 def values(node: Node, topic: str) -> list[str]:
-    """Of the committed records."""
+    """The values of the committed records."""
     return at(node, "consume", topic, "-e").out.splitlines()
 
 
@@ -123,7 +125,7 @@ def test_a_record_that_librdkafka_refuses_ends_the_run(node: Node) -> None:
 
 
 def interrupted(node: Node, *words: str, after: Callable[[str], bool]) -> tuple[int, str]:
-    """What the command prints if Ctrl-C follows the first such line."""
+    """Sends Ctrl-C after the first line that `after` accepts; returns the command's exit code and output."""
     command = [sys.executable, "-m", "service.cli.main", "perf", *words, "-b", node.kafka]
     with start_child(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None
@@ -165,7 +167,7 @@ def test_a_transactional_id_in_use_is_named(node: Node, topic: str) -> None:
 
 
 class Paced:
-    """A producer whose polls take the time that they may, and that acknowledges nothing."""
+    """A producer whose polls take all the time that they are given, and that acknowledges nothing."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -224,7 +226,7 @@ def test_a_group_resumes_at_its_offset_and_a_run_without_one_leaves_none(node: N
 
 @pytest.mark.parametrize("words", [("--from", "end", "-n", "1"), ("-n", "501")], ids=["from the end", "too many"])
 def test_too_few_records_are_a_failure_with_figures(node: Node, words: tuple[str, ...]) -> None:
-    patience = "0.5" if "end" in words else "5"  # joining the group takes its time, too
+    patience = "0.5" if "end" in words else "5"  # joining the group takes time, too
     ran = at(node, "perf", "consume", "full", *words, "--timeout", patience, "--json")
     read = 0 if "end" in words else 500
     assert (ran.code, ran.json["records"]) == (1, read)
@@ -236,7 +238,7 @@ def test_too_few_records_are_a_failure_with_figures(node: Node, words: tuple[str
         perf(node, "consume", "full", "-n", str(read))
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 SEND = ("produce", "full", "-n", "10")
 
 
@@ -282,7 +284,8 @@ def test_wrong_words_are_refused(node: Node, refused: tuple[str, ...], said: str
 
 # --- beside Kafka's tools ---------------------------------------------------------------------------------------------
 def shapes(printed: str) -> list[str]:
-    """The kinds of lines, with the numbers masked. Kafka's tool divides by no time at all, and its times may be negative."""
+    """The kinds of lines, with the numbers masked. Kafka's tool may divide by zero ms, and its times may be
+    negative."""
     number = re.compile(r"(?<!\d)-?\d+(\.\d+)?|NaN|-?Infinity")
     masked = (
         number.sub(lambda found: "N" if found[0].lstrip("-").isdecimal() else "N.N", line)

@@ -1,4 +1,4 @@
-"""The figures of `tidelog perf`: lines that Kafka's tools have printed come out of the same numbers."""
+"""The figures of `tidelog perf`: the same numbers give the lines that Kafka's tools have printed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TOMBSTONE = ShownRecord("t", 0, 7, -1, None, None, None, ())
         ("%T", b"1372636800123", b"-1"),
         ("%h", b"a=1,b=NULL", b""),
         (r"100%% \t\r\n\\ \x41\x0a \101 \q", b"100% \t\r\n\\ A\n A q", b"100% \t\r\n\\ A\n A q"),
-        # The low byte of an octal number above 377, as C's conversion to a char.
+        # C's conversion to a char keeps the low byte of an octal number above 377.
         (r"\177\200\377\400\501", b"\x7f\x80\xff\0A", b"\x7f\x80\xff\0A"),
         ("", b"", b""),
         ("ü%", None, None),

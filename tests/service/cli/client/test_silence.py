@@ -25,7 +25,7 @@ def test_a_node_that_acknowledges_nothing_is_reported_while_retrying(
 ) -> None:
     monkeypatch.setattr(silence, "SILENCE_S", 0.5)
     monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 4_000)
-    # Every disk is fuller than that, so the node refuses records with a retriable error.
+    # Every disk is fuller than these watermarks, so the node refuses records with a retriable error.
     full = {"tidelog.disk.watermark.slow": "0.0001", "tidelog.disk.watermark.refuse": "0.0002"}
     with Node(tmp_path, settings=full) as node:
         create(node, "t", 1, {})

@@ -130,7 +130,7 @@ def test_a_transaction_with_a_coordinator_is_not_ended_in_one_partition(node: No
 
 
 def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path) -> None:
-    """Its coordinator's records are lost, so nothing would ever end it."""
+    """The records of its coordinator are lost, so no coordinator would ever end it."""
     with Node(tmp_path, store="none") as node:
         create(node, "orders", 2, {})
         producer = begun(node, "gone")
@@ -140,7 +140,7 @@ def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path) -> None:
             shutil.rmtree(directory)
         del producer
         node.start()
-        assert at(node, "find-hanging", "--json").json == []  # it may be one of the last 15 minutes
+        assert at(node, "find-hanging", "--json").json == []  # it is younger than 15 minutes
         scope = ("find-hanging", "--topic", "orders", "--max-transaction-timeout", "0ms")
         (hanging,) = _once_there_is_any(node, *scope, "--json")
         assert (hanging["topic"], hanging["partition"], hanging["start_offset"]) == ("orders", 0, 0)
@@ -197,7 +197,7 @@ def test_the_first_question_of_a_cluster_about_transactions_is_answered(tmp_path
 def test_a_producer_with_an_open_transaction_may_hang_in_another_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its coordinator knows of partition 1 only, and will end nothing in partition 0."""
+    """The coordinator knows only of partition 1, and ends nothing in partition 0."""
     rows = [transactions.PartitionProducer("t", number, 7, 0, None, 0, 0, 5) for number in (0, 1)]
     cluster, keys = owned(monkeypatch, rows, transactions.ONGOING, 0), [row.key for row in rows]
     assert transactions.hanging(cluster, "", keys, silent_ms=10, now_ms=11) == rows[:1]
@@ -207,7 +207,7 @@ def test_a_producer_with_an_open_transaction_may_hang_in_another_partition(
 def owned(
     monkeypatch: pytest.MonkeyPatch, rows: list[transactions.PartitionProducer], state: str, epoch: int
 ) -> transactions.Cluster:
-    """The coordinator of `copier`, which has producer 7, knows of a transaction in partition 1."""
+    """A cluster whose coordinator of `copier`, with producer id 7, knows of a transaction in partition 1."""
     known = transactions.TransactionSnapshot("copier", 1, state, 7, epoch, 1000, 0, [("t", 1)])
     monkeypatch.setattr(transactions, "producers", lambda *_: rows)
     listed = transactions.TransactionRow("copier", 1, 7, state)
@@ -220,7 +220,8 @@ def owned(
 def test_an_earlier_transaction_of_an_id_hangs_though_a_later_one_has_its_partition(
     monkeypatch: pytest.MonkeyPatch, state: str, epoch: int
 ) -> None:
-    """A disk has lost its marker. A transaction that is being ended may already have the epoch of the next one."""
+    """A disk has lost the transaction's marker. While a transaction ends, its coordinator may already show the next
+    epoch."""
     row = transactions.PartitionProducer("t", 1, 7, 3, None, 0, 0, 5)
     cluster, hangs = owned(monkeypatch, [row], state, epoch), (state, epoch) == ("Ongoing", 4)
     assert transactions.hanging(cluster, "", [row.key], silent_ms=10, now_ms=11) == [row] * hangs

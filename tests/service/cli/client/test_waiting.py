@@ -44,7 +44,7 @@ def test_the_nodes_own_reason_is_printed(changed: dict[str, object], said: str) 
 
 
 def take_away(directory: Path) -> None:
-    """Makes a directory store answer nothing, by putting a file in its place."""
+    """Replaces a directory store with a file, so that the store answers no request."""
     (directory / "store").rename(directory / "aside")
     (directory / "store").write_text("no directory")
 
@@ -100,7 +100,7 @@ def test_a_quick_seal_prints_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--exit-at-end", None], ids=["to the end", "following"])
 def test_consume_reports_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: str | None) -> None:
-    """Only the bucket holds its records, and the bucket is away."""
+    """Only the bucket holds the topic's records, and the store does not answer."""
     with Node(tmp_path) as node:
         create(node, "t", 1, TIERED)
         send(node, "t", 10)

@@ -351,7 +351,7 @@ def test_a_sidecar_is_shown_section_by_section(partition: Path, tmp_path: Path) 
         end=10,
         aborted=[AbortedTransaction(7, 2, 5, 6)],
         epochs=[EpochEntry(1, 0), EpochEntry(2, 6)],
-        producer_snapshot=(partition / f"{10:020d}.snapshot").read_bytes(),
+        producer_state=(partition / f"{10:020d}.snapshot").read_bytes(),
     )
     path = tmp_path / f"{BASE}-2-{'a' * 32}.idx"
     path.write_bytes(built.data)

@@ -94,7 +94,7 @@ class Driver:
         return left
 
     def wait(self, ms: int) -> None:
-        """Time passes; whatever is due happens at its time."""
+        """Moves the time by `ms`; each deadline on the way fires at its time."""
         until = self.now + ms
         while (due := self.deadlines.next_ms()) is not None and due <= until:
             self.now = max(self.now, due)
@@ -114,14 +114,14 @@ class Driver:
         self.records += outcome.records
         self.notes += [note.event for note in outcome.notes]
 
-    # --- what came of it ----------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
     @property
     def group(self) -> ClassicGroup:
         return self.groups.groups["g"]
 
     @property
     def recorded(self) -> GroupMetadata:
-        """The newest record."""
+        """The newest record of the group."""
         value = self.records[-1].value
         assert value is not None
         return decode_group(value)
@@ -141,7 +141,8 @@ class Driver:
         return None if error is None else type(error)
 
     def stable(self, *names: str, instance: bool = False, **how: Any) -> list[str]:
-        """A stable group of as many members; their ids, the leader's first. Each is assigned its name."""
+        """Makes a stable group with one member per name, whose assignment is that name; returns their ids, the leader's
+        first."""
         for name in names:
             self.join(f"join {name}", instance=name if instance else None, **how)
         self.wait(self.groups.rebalancing.settings.initial_rebalance_delay_ms * (len(names) + 1))

@@ -1,4 +1,4 @@
-"""Drives a group shard by hand, with its log: time is a number, and what is written may be held back or read again."""
+"""Drives a group shard by hand, with its log: time is a number, and records may be held back or read again."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tests.service.coordination.groups.driver import CALLER
 from tests.support.clock import SeededRng
 
 MINUTE = 60_000
-SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")  # of topic "t"
+SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")  # subscribes to topic "t"
 RANGE = (MemberProtocol("range", SUBSCRIPTION),)
 Logged = tuple[CoordinatorRecord, int] | tuple[None, int, bool]
 
 
 def expired(shard: GroupShard, group_id: str, now_ms: int) -> Outcome:
-    """All steps of a group's expiry at once."""
+    """Takes all steps of a group's expiry at once."""
     outcome, shares = Outcome(), shard.offset_shares(group_id)
     for some in shares:
         outcome.add(shard.expire(group_id, some, now_ms, is_last=some is shares[-1]))
@@ -64,7 +64,7 @@ class Broker:
         )
 
     def ask(self, event: GroupEvent) -> Any:
-        """The answer, None if it comes later."""
+        """The answer, or None if it comes later."""
         waiter = object()
         outcome = self.shard.handle(event, CALLER, waiter, self.now)
         self.keep(outcome, event.producer_id if isinstance(event, TxnOffsetCommit) else -1)

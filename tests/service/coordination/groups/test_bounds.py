@@ -1,4 +1,4 @@
-"""What one group, and all groups of a node, may keep: bounds that hold against any sequence of requests."""
+"""The memory that one group and all groups of a node may keep: bounds that hold for any sequence of requests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def of_size(size: int) -> tuple[MemberProtocol, ...]:
 
 
 def shard(memory: KeptMemory | None = None, groups: KeptMemory | None = None) -> GroupShard:
-    """`memory` is that of members, `groups` that of groups themselves."""
+    """A shard; `memory` bounds the members, `groups` the groups themselves."""
     both = GroupMemory(memory or KeptMemory(MEMBERS_BYTES), groups or KeptMemory(GROUPS_BYTES))
     return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings(), both)
 
@@ -102,7 +102,8 @@ def test_subscriptions_that_cannot_be_recorded_are_refused_until_the_bound_is_ra
 
 
 def test_a_static_member_does_not_return_with_a_subscription_that_cannot_be_recorded() -> None:
-    """Its record would be refused by the log, which drops the shard: any client could end the waits of all its groups."""
+    """The log would refuse the member's record, and so the shard would be dropped: any client could end the waits of
+    all its groups."""
     driver = Driver(max_record_bytes=1_000)
     (member,) = driver.stable("a", instance=True)
     records = len(driver.records)
@@ -153,7 +154,7 @@ def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
     assert memory.used_bytes == 0
     assert join(second, "b", 30_000) == []
     assert memory.used_bytes == used
-    del second  # dropped, as when a write of it fails or its partition is lost
+    del second  # as after a failed write or the loss of the partition
     assert memory.used_bytes == 0
 
 
@@ -170,7 +171,7 @@ def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_
         outcome = one.handle(request._replace(group=f"g-{number}"), caller, object(), 0)
         for _, answer in outcome.answers:
             refused += isinstance(answer.error, CoordinatorNotAvailable)
-    # A member has its client's id and its own, which begins with that.
+    # A member keeps its client id and its member id, which begins with the client id.
     assert refused > (200 - 100 if needs_id else 200 - 25)
     assert memory.used_bytes > 90 * sys.getsizeof(caller.client_id)
     now = 0
@@ -192,8 +193,10 @@ def test_assignments_count_and_are_refused_where_there_is_no_room() -> None:
 
     def assigned(size: int) -> Any:
         request = SyncGroup("a", 1, member, None, [(member, bytes(size))])
-        answer: Any = one.handle(request, CALLER, object(), due or 0).answers[-1].answer
-        return answer.error
+        ((_, answer),) = one.handle(
+            request, CALLER, object(), due or 0
+        ).answers  # a refused request is answered at once
+        return answer.error  # type: ignore[attr-defined]
 
     assert isinstance(assigned(50_000), CoordinatorNotAvailable)
     assert memory.used_bytes == used
@@ -377,7 +380,8 @@ async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() ->
 
 
 async def test_new_objects_are_examined_while_answers_bring_as_many_as_they_free() -> None:
-    """The collector counts the difference alone, and would examine all of them at once."""
+    """The collector counts new objects minus freed ones: it would count few, and later examine all new objects at
+    once."""
     loop, examined = asyncio.get_running_loop(), list[int]()
     kept: list[list[list[int]]] = [[[] for _ in range(20)] for _ in range(10 * ANSWERS_A_COLLECTION)]
     gc.collect()
@@ -403,7 +407,7 @@ async def test_new_objects_are_examined_while_answers_bring_as_many_as_they_free
 
 
 def test_a_rebalance_ends_and_is_assigned_with_few_calls_for_each_member() -> None:
-    """Both happen in one turn of the loop, in which a group of thousands would hold everybody else up."""
+    """Both happen in one turn of the loop: with thousands of members, all other requests would wait."""
     driver, members = Driver(), 500
     for number in range(members):
         driver.join(f"j{number}", protocols=of_size(10), session=60_000)
@@ -434,7 +438,7 @@ def test_a_rebalance_ends_and_is_assigned_with_few_calls_for_each_member() -> No
 
 
 def test_a_shard_that_is_dropped_within_a_change_of_steps_gives_its_memory_back() -> None:
-    """Without a collection: the oldest objects are not collected for hours."""
+    """The memory returns without a garbage collection: the oldest objects are not collected for hours."""
     memory, groups = KeptMemory(MEMBERS_BYTES), KeptMemory(GROUPS_BYTES)
     dropped = shard(memory, groups)
     assert join(dropped, "g" * 30_000, 1_000) == []

@@ -85,7 +85,7 @@ def test_members_that_have_not_synced_are_not_removed_for_it_during_the_next_reb
     ids = [driver.joined(name).member_id for name in ("a", "b")]
     driver.wait(30_000)
     driver.join("c", session=600_000)
-    driver.wait(30_000)  # the time for SyncGroup is over, the one for JoinGroup is not
+    driver.wait(30_000)  # the SyncGroup timeout is over, the JoinGroup timeout is not
     assert list(driver.group.members)[:2] == ids
     for name, member_id in zip(("a again", "b again"), ids, strict=True):
         driver.join(name, member_id, session=600_000)
@@ -158,7 +158,7 @@ def test_static_members_whose_assignment_was_refused_have_sessions() -> None:
     driver.wait(6_000)
     leader, follower = driver.joined("a").member_id, driver.joined("b").member_id
     driver.sync("b syncs", follower, 1, instance="b")
-    for _ in range(3):  # its session ends while the broker makes it wait
+    for _ in range(3):  # b's session would end during its wait
         driver.wait(9_000)
         assert driver.heartbeat(leader, 1, "a") is None
     driver.sync("a syncs", leader, 1, [(leader, bytes(2_000))], instance="a")
@@ -196,7 +196,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -
     driver.heartbeat(here, 2, "a")
     driver.wait(19_000)
     assert driver.heartbeat(here, 2, "a") is None
-    driver.wait(2_000)  # it has not asked for its assignment
+    driver.wait(2_000)  # `away` has not asked for its assignment
     assert away not in driver.group.members
 
 
@@ -428,7 +428,7 @@ def test_a_sync_during_a_rebalance_is_answered_with_rebalance_in_progress() -> N
 def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     before = Driver()
     ids = before.stable("a", "b", instance=True)
-    before.join("a is back", instance="a")  # the leader is not the first member any more
+    before.join("a is back", instance="a")  # the leader is no longer the first member
     ids[0] = before.joined("a is back").member_id
     after = Driver()
     after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)), has_offsets=False)

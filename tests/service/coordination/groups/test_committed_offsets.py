@@ -1,4 +1,4 @@
-"""Committed offsets against a model that keeps every record: readers see what is committed, decisions what is written."""
+"""Committed offsets against a model that keeps every record: readers see committed records, decisions see written ones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ steps = st.lists(
 
 
 def replay(written: list[Step], key: int) -> int | None:
-    """What the first records of a log leave of one key, found by reading them again."""
+    """The offset of one key after these records, found by reading all of them."""
     value: int | None = None
     since = -1
     pending: dict[int, tuple[int, int]] = {}
@@ -125,7 +125,8 @@ def replay(written: list[Step], key: int) -> int | None:
 
 
 def is_unstable(written: list[Step], settled: int, key: int) -> bool:
-    """Whether a transaction has an offset of the key that is open, or whose marker is not among the settled records."""
+    """Whether an offset of the key is in an open transaction, or in one whose marker is not among the settled
+    records."""
     pending: set[int] = set()
     for order, (what, at, producer) in enumerate(written):
         if what == "remove" and at == key:

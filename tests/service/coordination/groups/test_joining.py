@@ -48,10 +48,10 @@ def test_each_member_that_comes_during_the_delay_extends_it_up_to_the_rebalance_
     driver.join("a", rebalance=7_000)
     driver.wait(2_000)
     driver.join("b", rebalance=7_000)
-    driver.wait(3_999)  # the first delay ended and began anew
+    driver.wait(3_999)  # the first delay ended and began again
     assert driver.answers == {}
     driver.join("c", rebalance=7_000)
-    driver.wait(1_000)  # 6,999 ms: the last extension has one second
+    driver.wait(1_000)  # 6,999 ms: the last extension lasts one second
     assert driver.answers == {}
     driver.wait(1)
     assert {driver.joined(name).generation for name in "abc"} == {1}

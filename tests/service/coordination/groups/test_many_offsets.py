@@ -32,7 +32,7 @@ def test_a_group_of_many_offsets_is_deleted_in_steps() -> None:
     before, sizes = len(broker.log), []
     broker.keep(broker.shard.handle(DeleteGroup("g"), CALLER, "delete", broker.now))
     broker.keep(broker.shard.handle(OffsetCommit("g", -1, "", None, []), CALLER, "commit", broker.now))
-    assert broker.commit_in_transaction(7) is None  # it waits for no step
+    assert broker.commit_in_transaction(7) is None  # such a commit waits for no step
     broker.marker(7, commit=True)
     while "delete" not in broker.answers:
         sizes.append(len(broker.log))
@@ -56,7 +56,7 @@ def test_a_step_of_an_expiry_removes_so_many_offsets_and_the_last_one_the_group(
         outcome = broker.shard.expire("g", some, broker.now, is_last=some is shares[-1])
         sizes.append(len(outcome.records))
         broker.keep(outcome)
-    assert sizes == [OFFSETS_A_STEP, OFFSETS_A_STEP, 2]  # an offset and the group
+    assert sizes == [OFFSETS_A_STEP, OFFSETS_A_STEP, 2]  # one offset and the group
     assert broker.listed() == []
 
 
@@ -82,7 +82,7 @@ def test_an_offset_that_a_transaction_commits_meanwhile_is_seen_until_its_own_to
     broker.held, written = True, broker.shard.written
     while "delete" not in broker.answers:
         broker.keep(broker.shard.tick(broker.now))
-    assert broker.shard.written == written + OFFSETS_A_STEP + 2  # this share's, the transaction's, and the group
+    assert broker.shard.written == written + OFFSETS_A_STEP + 2  # the share's offsets, the transaction's, and the group
     broker.shard.committed(broker.shard.written - 2)
     assert broker.fetch().offset == 7
     broker.shard.committed(broker.shard.written - 1)
@@ -96,11 +96,11 @@ def test_an_offset_that_is_held_twice_gets_one_tombstone_and_counts_as_one_delet
     assert broker.commit_in_transaction(7) is None
     before = len(broker.log)
     assert broker.ask(DeleteGroup("g")).error is None
-    assert (len(broker.log) - before, counts.deletions) == (2, 1)  # an offset and the group
+    assert (len(broker.log) - before, counts.deletions) == (2, 1)  # one offset and the group
 
 
 def test_shares_name_what_is_committed_what_is_written_and_what_is_in_an_open_transaction() -> None:
-    """An offset that none names outlives its deleted topic."""
+    """An offset that no share names outlives its deleted topic."""
     broker = Broker()
     assert broker.commit(5) is None
     broker.held = True
@@ -121,9 +121,9 @@ def test_a_deleted_topics_partition_without_an_offset_gets_no_tombstone() -> Non
 
 
 def test_a_group_that_stays_when_all_its_offsets_have_expired_counts_as_one_without() -> None:
-    """Its own bytes count then: one with offsets counts by them."""
+    """The group's own bytes count then: a group with offsets counts by its offsets."""
     broker = Broker()
-    topics_of = bytes.fromhex("0001 00000001 0001 75 ffffffff")  # it is subscribed to "u" alone
+    topics_of = bytes.fromhex("0001 00000001 0001 75 ffffffff")  # subscribes to "u" alone
     broker.member((MemberProtocol("range", topics_of),))
     (group,) = broker.shard._groups.groups.values()
     bare = group.own_bytes

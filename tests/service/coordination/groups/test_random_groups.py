@@ -1,7 +1,7 @@
-"""Random lives of groups: members come, go, fall silent and send nonsense, and nobody is ever left without an answer.
+"""Random lives of groups: members come, go, fall silent and send nonsense, and every request is answered.
 
-After every step the group's books are counted anew. At the end all members fall silent: then every request that waited is
-answered, and the group is empty.
+After every step the group's counters are compared with its members. At the end all members fall silent. Then every request that
+waited is answered, and the group is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROTOCOLS = (
     (MemberProtocol("sticky", b"4"),),
 )
 MEMBERS = 5
-#: Longest wait of a member that has gone: its session or its first JoinGroup, then the group's timeouts after it.
+#: Longer than a departed member can keep others waiting: its session or first JoinGroup expires, then the rebalance.
 SILENCE_MS = 4 * (NEW_MEMBER_JOIN_TIMEOUT_MS + 60_000)
 
 steps = st.lists(
@@ -39,7 +39,7 @@ steps = st.lists(
 
 
 class Life:
-    """Up to MEMBERS processes; the last two are static. A process that forgets its id starts anew."""
+    """Up to MEMBERS processes; the last two are static. A process that forgets its id joins again as a new member."""
 
     def __init__(self, max_size: int, delay_ms: int = 0) -> None:
         self.driver = Driver(max_size=max_size, initial_rebalance_delay_ms=delay_ms)
@@ -70,7 +70,7 @@ class Life:
             self.learn(process, waiter)
 
     def learn(self, process: int, waiter: str) -> None:
-        """The id that the coordinator gave, if it has answered; else the one that is in its books for that process."""
+        """Notes the process's member id: from the answer if there is one, else from the group's members."""
         answer = self.driver.answers.get(waiter)
         if answer is not None:
             self.ids[process] = answer.member_id

@@ -90,7 +90,7 @@ def test_an_offset_of_a_deleted_topic_is_not_the_one_of_a_topic_that_has_its_nam
     old, new = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
     broker = Broker()
     broker.ask(OffsetCommit("g", -1, "", None, [TopicCommit("t", [PartitionCommit(0, 5)], old)]))
-    broker.commit(6, partition=1)  # without an id
+    broker.commit(6, partition=1)  # without a topic id
 
     def fetched(topic_id: TopicId | None) -> list[int]:
         wanted = [TopicPartitionIndexes("t", [0, 1], topic_id)]
@@ -146,7 +146,7 @@ def test_a_member_commits_in_its_generation_only() -> None:
     assert broker.commit(6, generation=1, member=member, instance="i") is UnknownMemberId
     assert broker.commit(6) is UnknownMemberId
     assert broker.commit(6, group="new", generation=4, member="m") is GroupIdNotFound
-    assert broker.commit(6, group="") is None  # as old clients do
+    assert broker.commit(6, group="") is None  # as from old clients
     assert (broker.fetch().offset, broker.listed()) == (5, ["g", ""])
 
 
@@ -273,7 +273,7 @@ def test_offsets_of_a_deleted_topic_are_removed_from_every_group_and_transaction
 def test_an_offset_of_a_deleted_topic_beside_a_newer_one_in_a_transaction_goes_once_that_has_ended(
     commits: bool, left: int
 ) -> None:
-    """A tombstone before would take the newer one with it."""
+    """A tombstone before the end of the transaction would delete the newer offset, too."""
     broker = Broker()
     broker.commit(5)
     before = {TopicPartition("t", 0): broker.shard.written}
@@ -318,7 +318,7 @@ def test_offsets_stay_while_the_group_reads_the_topic_and_expire_after_it_emptie
     expire(broker)
     assert broker.fetch().offset == 5
     broker.now += MINUTE
-    broker.keep(broker.shard.tick(broker.now))  # its session has ended
+    broker.keep(broker.shard.tick(broker.now))  # the member's session has ended
     expire(broker)
     assert broker.fetch().offset == 5
     broker.now += 10 * MINUTE
@@ -359,7 +359,7 @@ def test_values_of_a_process_whose_clock_was_behind_are_as_old_as_their_records(
     broker = Broker()
     broker.member()
     broker.now += MINUTE
-    broker.keep(broker.shard.tick(broker.now))  # its session has ended
+    broker.keep(broker.shard.tick(broker.now))  # the member's session has ended
     broker.commit(5)
     broker.commit(6, group="own", retention=MINUTE)
     written = broker.now + 1_000 * MINUTE

@@ -1,4 +1,6 @@
-"""A group shard that is loaded while records of its log are not committed: which groups there are, and which readers see."""
+"""A group shard that is loaded while records of its log are not committed: the groups that exist, and those that
+readers see.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_a_group_known_by_its_offsets_is_listed_after_a_load_while_its_first_rec
 def test_a_deleted_group_does_not_come_back_while_its_tombstones_are_not_committed(
     *, with_members: bool, whole: bool
 ) -> None:
-    """Readers see it until they are."""
+    """Readers see the group until its tombstones are committed."""
     broker = Broker()
     broker.commit(4)
     if with_members:
@@ -77,13 +79,23 @@ def test_an_offset_is_lowered_if_it_was_loaded_and_lies_above_the_end() -> None:
     broker.restart()
     broker.commit(9, partition=2)
     written = broker.shard.written
-    broker.keep(broker.shard.lower_offsets("g", {TopicPartition("t", each): 7 for each in (0, 1, 2)}))
+    broker.keep(broker.shard.lower_offsets("g", {TopicPartition("t", each): 7 for each in (0, 1, 2)}, {}))
     assert broker.shard.written == written + 1
     assert [broker.fetch(partition=each)[1:3] for each in (0, 1, 2)] == [(7, 3), (7, -1), (9, 3)]
 
 
+def test_an_offset_of_an_earlier_leader_epoch_is_lowered_and_a_loaded_newer_one_is_not() -> None:
+    broker = Broker()
+    for partition, offset in ((0, 7), (1, 8), (2, 9)):
+        broker.commit(offset, partition=partition)  # leader epoch 3
+    broker.restart()
+    epochs = {TopicPartition("t", 0): 4, TopicPartition("t", 1): 4, TopicPartition("t", 2): 3}
+    broker.keep(broker.shard.lower_offsets("g", dict.fromkeys(epochs, 7), epochs))
+    assert [broker.fetch(partition=each)[1:3] for each in (0, 1, 2)] == [(7, 3), (7, -1), (9, 3)]
+
+
 def test_records_of_newer_protocols_count_as_records() -> None:
-    """What is committed is counted from the log, with all of its records."""
+    """Committed records are counted in the log, which holds the records of newer protocols, too."""
     shard = Broker().new_shard()
     shard.load(bytes.fromhex("0003 0001 67"), b"whatever", 0)
     assert shard.written == 1

@@ -1,4 +1,4 @@
-"""Rebalances that end in steps: whatever is asked between two steps has the same answers and records as without steps."""
+"""Rebalances that end in steps: requests between two steps get the same answers and records as without steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROTOCOLS = ([MemberProtocol("range", b"1")], [MemberProtocol("range", b"2"), Me
 
 
 class Log:
-    """A shard, its records, and its answers by the number of their request."""
+    """A shard, its records, and its answers by their waiters."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
@@ -54,7 +54,7 @@ class Log:
 
     def ask(self, event: GroupEvent, waiter: object) -> None:
         self.asked += 1
-        if isinstance(event, Heartbeat):  # it waits for no step: its answer may be of a time before the last one
+        if isinstance(event, Heartbeat):  # a heartbeat waits for no step: its answer may be older
             outcome = self.shard.handle(event, CALLER, waiter, self.now)
             assert len(outcome.answers) == 1 and not outcome.records
             waiter = f"{waiter} beat"
@@ -106,7 +106,8 @@ steps = st.lists(
 
 
 def events_of(log: Log, choices: list[tuple[str, int, int, int]]) -> Iterator[tuple[GroupEvent | int, int]]:
-    """What the members ask, by what they have been told; a number is a wait in ms. With the ticks that may come after it."""
+    """The members' requests, which depend on the answers so far, or waits in ms; each with the number of ticks that may
+    follow."""
     ids = [""] * MEMBERS
     asked: dict[int, int] = {}
     begun = [("join", member, 0, 0) for member in range(MEMBERS - 1)] + [("wait", 0, 0, 0)] * 3
@@ -194,13 +195,13 @@ def test_steps_change_no_answer_and_no_record(
 
 
 def large(log: Log, members: int) -> list[str]:
-    """A group whose members have joined, all but the last one for a second time."""
+    """A group whose members have all joined; all but the last have joined a second time."""
     for number in range(members):
         log.ask(
             JoinGroup("g", "", None, "consumer", PROTOCOLS[0], 60_000, 60_000, needs_member_id=False), f"join {number}"
         )
     log.wait(2)
-    log.wait(2)  # as members came
+    log.wait(2)  # the delay was extended because members joined
     ids = list(log.shard._groups.groups["g"].members)
     for number, member_id in enumerate(ids):
         log.ask(
@@ -222,7 +223,7 @@ def test_a_step_answers_so_many_members_and_no_request_of_the_group_passes_the_l
         in_ticks.append(len(log.answers) - before)
     assert max(in_ticks) == MEMBERS_A_STEP
     assert sum(in_ticks) == members + 1
-    assert log.answers["commit"].topics[0].partitions[0].error is not None  # as its generation is over
+    assert log.answers["commit"].topics[0].partitions[0].error is not None  # the commit's generation is over
     assert {log.answers[f"again {number}"].generation for number in range(members)} == {2}
 
 
@@ -289,7 +290,7 @@ def test_sessions_of_members_that_waited_begin_with_their_assignment() -> None:
 
 
 def test_the_record_of_an_assignment_says_what_the_group_is_after_its_last_step() -> None:
-    """Also when it became stable: by that its offsets expire after a load."""
+    """The record also says when the group became stable: its offsets expire by that time after a load."""
     log = Log()
     ids = large(log, 3 * MEMBERS_A_STEP)
     log.settle()
@@ -301,7 +302,7 @@ def test_the_record_of_an_assignment_says_what_the_group_is_after_its_last_step(
 
 
 def test_a_tick_makes_one_answer_with_all_members() -> None:
-    """A leader may ask for it in many requests, while a step is to come."""
+    """A leader may ask for that answer in many requests while a step is pending."""
     log = Log()
     ids = large(log, 3 * MEMBERS_A_STEP)
     for number in range(5):
@@ -326,7 +327,7 @@ def assigning(log: Log) -> list[str]:
 
 
 def test_a_heartbeat_waits_for_no_step() -> None:
-    """It needs no record: it is answered on a full disk, where steps wait."""
+    """A heartbeat needs no record: it is answered even on a full disk, where steps wait."""
     log = Log()
     ids = assigning(log)
     for number, member_id in enumerate(ids):
@@ -338,7 +339,7 @@ def test_a_heartbeat_waits_for_no_step() -> None:
 def test_a_session_ends_though_requests_of_its_group_never_cease_to_wait() -> None:
     log = Log()
     ids = assigning(log)
-    log.now += 60_000  # all sessions are over, but that of who commits
+    log.now += 60_000  # all sessions are over, except that of the committing member
     asked = 0
     for _ in range(100):
         for _ in range(REQUESTS_A_TICK):
@@ -381,7 +382,7 @@ def test_a_step_of_an_assignment_copies_so_many_members() -> None:
 
 
 def test_assignments_of_others_than_members_are_read_in_steps() -> None:
-    """A leader may send as many as a request holds."""
+    """A leader may send as many assignments as a request holds."""
     log = Log()
     (member,) = large(log, 1)
     log.settle()
@@ -412,7 +413,7 @@ def test_thousands_of_members_leave_in_steps() -> None:
     assert max(before - after for before, after in pairwise(sizes)) == MEMBERS_A_STEP
     assert [each.member_id for each in log.answers["leave"].members] == [*ids[1:], "nobody"]
     assert [each.error is None for each in log.answers["leave"].members] == [True] * len(gone) + [False]
-    assert log.answers["commit"].topics[0].partitions[0].error is not None  # it came after
+    assert log.answers["commit"].topics[0].partitions[0].error is not None  # it came after LeaveGroup
     (note,) = [each for each in log.notes[before:] if each.event == "group.rebalances"]
     assert str(note.fields["reason"]).count("reason ") == REASONS_SHOWN
     assert list(group.members) == ids[:1]

@@ -41,7 +41,7 @@ class Coordinator:
         return TransactionShard(TransactionSettings(), version=lambda: self.version)
 
     def ask(self, event: TransactionEvent) -> Any:
-        """The answer; a waiter that `answers` may have later if the request waits."""
+        """The answer, or a waiter if the request waits; `answers` then gets the answer under that waiter."""
         waiter = object()
         self.keep(self.shard.handle(event, CALLER, waiter, self.now))
         return self.answers.pop(waiter, waiter)
@@ -58,7 +58,7 @@ class Coordinator:
         self.keep(self.shard.tick(self.now))
 
     def mark(self) -> list[Markers]:
-        """Writes all markers that are wanted."""
+        """Writes all markers that the shard has prepared; returns them."""
         found = self.shard.prepared()
         for markers in found:
             self.keep(self.shard.completed(markers, self.now))
@@ -98,7 +98,7 @@ class Coordinator:
     def committed(
         self, producer: ProducerIdAndEpoch, *partitions: TopicPartition, version: int = 2
     ) -> ProducerIdAndEpoch:
-        """One whole transaction; the producer after it."""
+        """Commits one whole transaction; returns the producer for the next one."""
         assert self.add(producer, *partitions, version=version).error is None
         ended = self.end(producer, version=version)
         assert ended.error is None

@@ -1,4 +1,4 @@
-"""What transactional ids may keep on a node, and what a step of their shard costs."""
+"""The memory that transactional ids may keep on a node, and the cost of a step of their shard."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_partitions_count_while_their_transaction_is_open() -> None:
     partitions = [TopicPartition("t", number) for number in range(90)]
     assert coordinator.add(producer, *partitions).error is None
     assert coordinator.memory.used_bytes == idle + 90 * KEPT_PARTITION_BYTES
-    assert coordinator.add(producer, *partitions).error is None, "all of them are in it already"
+    assert coordinator.add(producer, *partitions).error is None, "all partitions are in the transaction already"
     refused = coordinator.add(producer, *(TopicPartition("u", number) for number in range(30))).error
     assert isinstance(refused, CoordinatorNotAvailable)
     coordinator.end(producer)
@@ -59,7 +59,7 @@ def test_partitions_count_while_their_transaction_is_open() -> None:
 
 
 class Order(int):
-    """Counts how often orders are compared."""
+    """A number that counts how often such numbers are compared."""
 
     compared = 0
 

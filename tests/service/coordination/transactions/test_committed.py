@@ -1,4 +1,4 @@
-"""What readers and the writers of markers see of transactions whose records are not committed."""
+"""Transactions whose records are not committed, as readers and the writers of markers see them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_expired_id_is_seen_until_its_tombstone_is_committed() -> None:
 
 
 def test_a_decision_that_a_later_record_completes_asks_for_no_markers_after_a_load() -> None:
-    """They would end the next transaction, and abort it."""
+    """The markers would end the next transaction, and abort it."""
     x = Coordinator()
     following = x.committed(x.producer(), A)
     x.add(following, B)

@@ -9,8 +9,8 @@ from tests.service.coordination.transactions.driver import A, Coordinator
 
 
 def test_a_commit_that_overtakes_its_records_is_to_be_retried() -> None:
-    """Kafka's Java producer sends EndTxn before its records if its threads meet at the wrong moment, and ends at
-    INVALID_TXN_STATE."""
+    """Kafka's Java producer sends EndTxn before the transaction's records if its threads meet at the wrong moment, and
+    INVALID_TXN_STATE is fatal to it."""
     x = Coordinator()
     producer = x.producer()
     assert x.add(producer, A).error is None
@@ -20,7 +20,7 @@ def test_a_commit_that_overtakes_its_records_is_to_be_retried() -> None:
     assert isinstance(x.end(following).error, ConcurrentTransactions)
     x.wait(EARLY_END_MS - 1)
     assert isinstance(x.end(following).error, ConcurrentTransactions)
-    assert x.end(producer).producer == following  # the last commit's answer may still be asked for again
+    assert x.end(producer).producer == following  # a client may still repeat the last commit
     assert x.add(following, A).error is None
     assert x.end(following).producer == (101, 2)
 

@@ -11,7 +11,7 @@ from tests.service.coordination.transactions.driver import DAY, A, B, Coordinato
 
 
 def ended(x: Coordinator, *, commit: bool, version: int = 2) -> ProducerIdAndEpoch:
-    """A transaction that has ended so; its producer."""
+    """Ends a transaction by a commit or an abort; returns its producer."""
     producer = x.producer()
     x.add(producer, A, version=version)
     assert x.end(producer, commit=commit, version=version).error is None
@@ -29,9 +29,9 @@ def test_a_partition_gets_the_marker_of_the_last_transaction_again(commit: bool,
     lost = [Markers("x", old._replace(epoch=old.epoch + 1), commit, [A, B], 2)]
     assert x.shard.outcomes.lost({old: (B, A)}) == lost
     after = x.producer()
-    assert x.shard.outcomes.lost({old: (A, B)}) == lost  # also once its successor has begun,
+    assert x.shard.outcomes.lost({old: (A, B)}) == lost  # also once the next producer has begun,
     x.add(after, B)
-    assert x.shard.outcomes.lost({old: (A, B)}) == lost  # and opened a transaction elsewhere
+    assert x.shard.outcomes.lost({old: (A, B)}) == lost  # and has opened a transaction in another partition
     assert x.shard.outcomes.lost({after: (B,)}) == []
 
 
@@ -64,7 +64,7 @@ def test_the_outcome_under_the_last_epoch_of_a_producer_id_is_known(is_restarted
     assert (after.epoch, after.id != old.id) == (0, True)
     lost = [Markers("x", ProducerIdAndEpoch(old.id, FENCING_EPOCH), commit, [A], 2)]
     assert x.shard.outcomes.lost({old: (A,)}) == lost
-    x.end(after, commit=False)  # without partitions
+    x.end(after, commit=False)  # a transaction without partitions
     x.mark()
     assert x.shard.outcomes.lost({old: (A,)}) == []
 
@@ -76,21 +76,23 @@ def test_an_id_that_expires_is_forgotten() -> None:
     assert x.shard.outcomes.lost({old: (A,)}) == []
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_fenced_transaction_before_version_2_says_nothing_of_others_with_its_epoch(is_restarted: bool) -> None:
-    """The one whose marker is lost may have been committed."""
+@pytest.mark.parametrize("restarted", [None, "before the markers", "after the markers"])
+def test_a_fenced_transaction_before_version_2_says_nothing_of_others_with_its_epoch(restarted: str | None) -> None:
+    """An earlier transaction with the same epoch may have been committed, and have lost its marker."""
     x = Coordinator()
     old = x.committed(x.producer(), A, version=0)
     x.add(old, B, version=0)
     x.wait(60_001)
+    if restarted == "before the markers":
+        x.restart()
     assert x.mark() == [Markers("x", old._replace(epoch=old.epoch + 1), False, [B], 2)]
-    if is_restarted:
+    if restarted == "after the markers":
         x.restart()
     assert x.shard.outcomes.lost({old: (A,)}) == []
 
 
 def test_a_first_transaction_of_version_2_says_nothing_of_one_before_with_its_epoch() -> None:
-    """The client has learned of version 2 between them."""
+    """The client learns of version 2 between the two transactions."""
     x = Coordinator()
     old = x.committed(x.producer(), A, version=0)
     x.add(old, B)

@@ -1,4 +1,6 @@
-"""A transaction shard in a wrong world: its newest records, or those of its transactions, are lost; its clock was wrong."""
+"""A transaction shard with wrong state: its newest records, or those of its transactions, are lost, or its clock was
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import pytest
 from grpc_api.contract.coordinator_errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.coordination.outcome import Outcome
+from service.coordination.record_fields import finish
 from service.coordination.transactions.transaction import OpenPartitions
 from storage_tiers.types import FENCING_EPOCH
 from tests.service.coordination.transactions.driver import DAY, A, B, C, Coordinator
@@ -28,7 +31,7 @@ def test_an_idle_id_gets_another_producer_id(transactions: int, is_restarted: bo
     for _ in range(transactions):
         producer = x.committed(producer, A)
     assert x.shard.outdate(None, {}) == ["x"]
-    # Whatever the lost records were, no client continues as the old producer, also before that is recorded.
+    # Whatever the lost records were, no client continues as the old producer, even before that is recorded.
     for epoch in range(producer.epoch, producer.epoch + 3):
         assert isinstance(x.add(producer._replace(epoch=epoch), A).error, ProducerFenced)
         assert isinstance(x.end(producer._replace(epoch=epoch)).error, ProducerFenced)
@@ -41,7 +44,7 @@ def test_an_idle_id_gets_another_producer_id(transactions: int, is_restarted: bo
     assert after.id != producer.id
     assert isinstance(x.add(producer, A).error, InvalidProducerIdMapping)
     x.committed(after, B)
-    assert end_outdated(x).records == []  # it is of another producer now
+    assert end_outdated(x).records == []  # the id has another producer now
 
 
 def test_an_open_transaction_is_aborted_wherever_its_producer_has_one() -> None:
@@ -149,3 +152,17 @@ def test_a_transaction_that_began_by_a_clock_that_was_ahead_times_out() -> None:
     x.restart()
     x.wait(10_000)
     assert x.status == "PrepareAbort"
+
+
+@pytest.mark.parametrize(("decided", "written"), [(9 * DAY, 1), (1, 9 * DAY)])
+def test_an_id_is_idle_since_the_later_of_its_two_times(decided: int, written: int) -> None:
+    """A clock that was behind may have set either time."""
+    x = Coordinator()
+    x.now = decided
+    x.producer()
+    (record,) = x.log
+    x.shard, x.now = x.new_shard(), 9 * DAY + 1
+    x.shard.load(record.key, record.value, x.now, written_ms=written)
+    x.keep(finish(x.shard.loaded(x.now)))
+    x.wait(0)
+    assert x.status == "Empty"

@@ -1,4 +1,4 @@
-"""Which patterns of transactional ids are matched, and that no other reaches Python's engine."""
+"""The patterns of transactional ids that are matched; no other pattern reaches Python's regular expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of a transactional id: times and ids by which the next coordinator, and readers, know its transaction."""
+"""Records of a transactional id: the times and ids that the next coordinator and readers get from them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import pytest
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, InitProducer
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
-from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.coordinator_runtime import CoordinatorRuntime
+from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites

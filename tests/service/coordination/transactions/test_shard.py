@@ -54,7 +54,7 @@ def test_below_version_2_the_epoch_stays() -> None:
     x = Coordinator()
     producer = x.producer()
     assert x.committed(producer, A, version=1) == producer
-    assert x.end(producer, version=1).error is None  # its answer was lost
+    assert x.end(producer, version=1).error is None  # the client repeats the commit, whose answer was lost
     assert isinstance(x.end(producer, commit=False, version=1).error, InvalidTransactionState)
     assert x.add(producer, B, version=1).error is None
 
@@ -273,7 +273,7 @@ def test_with_version_2_the_next_producer_id_begins_with_the_transaction_that_us
     again = x.end(producer)
     assert (again.error, again.producer) == (None, new)
     assert x.add(new, B).error is None
-    assert isinstance(x.end(producer).error, InvalidProducerIdMapping)  # nobody repeats it any more
+    assert isinstance(x.end(producer).error, InvalidProducerIdMapping)  # no client repeats it any longer
 
 
 def test_only_the_last_epoch_of_the_id_before_may_repeat_its_end() -> None:
@@ -293,7 +293,7 @@ def test_a_producer_that_begins_after_the_last_epoch_gets_another_id() -> None:
     last = at_epoch(x, LAST_EPOCH)
     new = x.producer(expected=last)
     assert new == (102, 0)
-    assert x.producer(expected=last) == new  # its answer was lost
+    assert x.producer(expected=last) == new  # the client repeats it, because the answer was lost
 
 
 def test_the_epoch_for_fencing_opens_and_ends_no_transaction() -> None:
@@ -322,13 +322,13 @@ def test_a_transaction_that_is_open_too_long_is_aborted_and_its_producer_cannot_
     x.add(producer, A)
     x.wait(9_999)
     assert x.status == "Ongoing"
-    x.add(producer, B)  # does not extend it
+    x.add(producer, B)  # does not extend the timeout
     x.wait(1)
     assert (x.status, x.notes) == ("PrepareAbort", ["transaction.timed_out"])
     assert x.mark() == [Markers("x", ProducerIdAndEpoch(101, 1), False, [A, B], 2)]
     assert isinstance(x.end(producer).error, InvalidTransactionState)
     assert isinstance(x.add(producer, C).error, ProducerFenced)
-    assert x.end(producer, commit=False).producer == (101, 1)  # it learns that it was aborted, and goes on
+    assert x.end(producer, commit=False).producer == (101, 1)  # the client learns of the abort, and continues
     assert x.producer() == (101, 2)
 
 
@@ -465,9 +465,9 @@ def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
     assert names() == ["pay-1", "pay-2", "idle"]
     assert names(states=frozenset({"Ongoing"})) == ["pay-1", "pay-2"]
     assert names(producer_ids=frozenset({102})) == ["pay-2"]
-    assert names(duration_ms=1_000) == ["pay-1", "idle"]  # as in Kafka, which counts the age of none from -1
+    assert names(duration_ms=1_000) == ["pay-1", "idle"]  # as in Kafka: "idle" began at -1
     assert names(duration_ms=4_999) == ["pay-1", "idle"]
-    assert names(duration_ms=5_000) == ["idle"]  # an age equal to it is not above it
+    assert names(duration_ms=5_000) == ["idle"]  # an age equal to the filter does not match
     assert names(pattern="pay-.*") == ["pay-1", "pay-2"]
     with pytest.raises(InvalidRegularExpression, match="cannot be read"):
         names(pattern="(")
@@ -478,3 +478,12 @@ def test_a_list_by_pattern_lets_others_work_after_each_match() -> None:
     for number in range(3):
         x.producer(f"id-{number}")
     assert [len(share) for share in x.shard.list(ListTransactions(pattern="id-.*"), x.now)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("version", "of_markers"), [(1, 0), (2, 2)])
+def test_a_producer_that_begins_fences_by_the_clusters_version(version: int, of_markers: int) -> None:
+    x = Coordinator()
+    x.version = version
+    x.add(x.producer(), A, version=0)
+    x.init()
+    assert [each.version for each in x.mark()] == [of_markers]

@@ -1,4 +1,6 @@
-"""One transactional id: which producers may go on, which are fenced, and what of a transaction is recorded."""
+"""One transactional id: the producers that may continue, those that are fenced, and the parts of a transaction that are
+recorded.
+"""
 
 from __future__ import annotations
 

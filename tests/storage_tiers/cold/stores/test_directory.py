@@ -102,7 +102,7 @@ def test_deleting_beside_writers_removes_no_directory_under_them(tmp_path: Path)
     assert not (tmp_path / "a").exists(), "directories left empty are removed"
 
 
-#: Both run in a process of their own by exec, not by fork: a worker's threads may be in gRPC, which aborts a forked child.
+#: Each program runs in a process of its own, started by exec: a worker's threads may be in gRPC, which aborts a forked child.
 _KILLED_AT_FSYNC = """
 import os, signal, sys
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
@@ -154,7 +154,7 @@ def test_a_process_that_dies_with_a_lock_gives_it_up(tmp_path: Path, monkeypatch
 
 
 class _AbortAtFsync(OsFiles):
-    """File operations during which a sweep aborts the upload, right before it is published."""
+    """Runs a sweep in each fsync, which aborts the upload right before the upload is published."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -27,7 +27,7 @@ async def keys(store: ObjectStore) -> list[str]:
 
 
 class Careless(MemoryStore):
-    """Ignores one of the two conditions."""
+    """A store that ignores one of the two conditions."""
 
     def __init__(self, ignores: str) -> None:
         super().__init__(SystemClock())
@@ -95,7 +95,7 @@ async def test_a_store_without_conditional_writes_is_refused() -> None:
 @pytest.mark.parametrize("error", [TierUnavailable("slow down"), StoreRefused("denied")])
 @pytest.mark.parametrize("call", range(1, 9))
 async def test_errors_of_the_store_are_passed_on(call: int, error: LogError) -> None:
-    """Except at the eighth call: that is the final deletion, after the probe has its result."""
+    """The eighth call is the final deletion. The probe has its result by then, and ignores the error of that call."""
     store = FaultyStore(MemoryStore(SystemClock()))
     store.fail(call, error=error)
     if call == 8:

@@ -36,11 +36,11 @@ from tests.support.s3_servers import BUCKET, REGION, S3Server, set_environment, 
 pytestmark = pytest.mark.s3
 
 IN_PARTS = bytes(MULTIPART_THRESHOLD + 1)
-#: Seconds for an answer, of a server that gives none.
+#: Seconds to wait for the answer of a server that gives none.
 READ_SECONDS = 0.3
-#: Seconds for an answer, of a server that answers: a busy machine may keep it for some.
+#: Seconds to wait for the answer of a server that gives one: a busy machine may delay it.
 PATIENT_SECONDS = 60.0
-#: Seconds: READ_SECONDS for each request of the longest operation, with room for a slow machine.
+#: Seconds: the longest operation waits READ_SECONDS for each of its requests, and a slow machine needs more.
 BOUND_SECONDS = 60
 
 
@@ -129,7 +129,7 @@ async def every_operation(store: ObjectStore) -> list[tuple[str, LogError]]:
 async def test_a_missing_bucket_is_refused_by_name(open_store: OpenStore, server: S3Server) -> None:
     store = await open_store(server.endpoint, bucket="no-such-bucket")
     for name, error in await every_operation(store):
-        if name != "abort":  # abort only guarantees that the upload is gone, as it is in a missing bucket
+        if name != "abort":  # abort succeeds: in a missing bucket the upload is gone
             assert isinstance(error, StoreRefused) and "no-such-bucket" in str(error), (name, error)
 
 

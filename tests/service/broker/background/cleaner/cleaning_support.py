@@ -24,12 +24,12 @@ async def by_hand(directory: Path, bucket: FaultyStore) -> AsyncIterator[Running
 
 
 def set_time(node: Running, ms: int) -> None:
-    """The time by which the cleaner's records expire, in ms since 1970."""
+    """Sets the time by which the cleaner lets records expire, in ms since 1970."""
     cleaning(node)._policy = cleaning(node)._policy._replace(now=lambda: Now(ms, ms))
 
 
 async def clean_local(node: Running) -> bool:
-    """Cleans the local segments of topic t. Whether any were dirty."""
+    """Cleans the local segments of topic t; returns whether any were dirty."""
     due = cleaning(node)._local(led(node))
     if due is not None:
         await cleaning(node)._try(due)
@@ -38,7 +38,7 @@ async def clean_local(node: Running) -> bool:
 
 
 async def clean_bucket(node: Running) -> bool:
-    """Cleans the bucket's segments of topic t. Whether any were dirty."""
+    """Cleans the bucket's segments of topic t; returns whether any were dirty."""
     due = await cleaning(node)._remote(led(node))
     if due is not None:
         await cleaning(node)._try(due)
@@ -47,8 +47,8 @@ async def clean_bucket(node: Running) -> bool:
 
 
 async def evict(node: Running) -> None:
-    """Evicts the segments of topic t that the bucket holds whole, this time only. One that was merged while a part of it was
-    offloaded stays until its rest follows."""
+    """Evicts once the segments of topic t that the bucket holds entirely. A segment that was merged when only a part of it was
+    offloaded stays until the rest is offloaded."""
     log, tiering = led(node).log, node.node.work.tiering
     settings = log.hot.settings
     log.hot.reconfigure(replace(settings, local_retention_ms=0))

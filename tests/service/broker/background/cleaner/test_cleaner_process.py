@@ -1,4 +1,4 @@
-"""The cleaner process ends with its broker, also with one that stops while it starts."""
+"""The cleaner process ends with its broker, even if the broker stops while the process starts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ async def test_a_cleaner_whose_broker_stops_while_it_starts_ends(monkeypatch: py
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    await process.end()  # as the cleaner does in any case
+    await process.end()  # the cleaner ends the process in any case
     assert started[0].socket.fileno() == -1
     assert started[0].process._process.returncode is not None

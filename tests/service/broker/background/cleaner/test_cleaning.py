@@ -1,4 +1,5 @@
-"""A node that compacts its topics: what it cleans, what it leaves alone, and what outlives restarts, uploads and the store."""
+"""A node that compacts its topics, with and without a bucket: what it cleans and leaves alone, also across restarts and
+uploads."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from tests.service.broker.support import Running, manifest_of, running, until
 from tests.storage_tiers.compaction.support import batch
 from tests.support.faulty_store import FaultyStore
 
-#: The cleaner rests as good as never.
+#: The cleaner hardly ever rests.
 EAGER = {"log.cleaner.backoff.ms": "1"}
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -150,7 +151,7 @@ async def test_a_log_is_cleaned_once_enough_of_it_is_dirty_or_a_record_is_too_ol
 async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old topic's segments were rewritten in a directory that is the new topic's by now."""
+    """The cleaner has rewritten the old topic's segments in a directory that now belongs to the new topic."""
     swap, begin = Cleaning._swap, Swapping.begin
     begun: list[Swapping] = []
     abandoned: list[list[Swapping]] = []
@@ -238,7 +239,7 @@ def cleaned_files(hot: HotLog) -> list[str]:
 
 
 async def a_superseded_record_is_cleaned(data: Path) -> None:
-    """Whichever process does it."""
+    """Asserts that a new node's cleaner removes a superseded record."""
     async with running(data, store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         await put(node, ("a", "1"), ("a", "2"))
@@ -279,7 +280,7 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
         started.append(made.process.process_id)
         if len(started) == 1:
             os.kill(started[0], signal.SIGSTOP)
-        else:  # whose start may take longer than the silence that the first one is ended for
+        else:  # the second process may need more than 1 s to start
             monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.SILENCE_S", 120.0)
         return made
 
@@ -293,7 +294,7 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
 async def test_a_swap_that_the_disk_refuses_half_way_ends_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Some of the files have their new names; the next start completes it, with those that have not yet."""
+    """Some files of the swap have their new names; the next start completes the swap with the others."""
     rename, give_up = OsFiles.rename, Cleaning._give_up
     given_up: list[HotLog] = []
 
@@ -323,7 +324,7 @@ async def test_a_swap_that_the_disk_refuses_half_way_ends_writing(
 
 # --- beside the bucket ------------------------------------------------------------------------------------------------
 async def test_tombstones_stay_while_the_bucket_holds_older_values(tmp_path: Path) -> None:
-    """Or the bucket's value would be the newest once more."""
+    """Otherwise the bucket's value would be the newest again."""
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs={**COMPACTED, "local.retention.bytes": "1"})
         await put(node, ("a", "in the bucket"), ("b", "1"))

@@ -24,7 +24,7 @@ from tests.storage_tiers.hot.support import marker
 from tests.support.faulty_store import FaultyStore
 
 PRODUCER = 7
-#: Segments of two such records are full.
+#: A value so large that two such records fill a segment.
 LARGE = "v" * 1300
 
 
@@ -52,13 +52,13 @@ async def test_offsets_committed_after_a_long_aborted_transaction_stay(tmp_path:
         transactional(node, 0, "x", "aborted")
         await put(node, ("f0", LARGE))
         await closed(node)
-        await put(node, ("f1", LARGE))  # a segment of the transaction without anything of it: it never changes
+        await put(node, ("f1", LARGE))  # a segment between the transaction's records and its marker: it never changes
         await closed(node)
         ended(node, ControlKind.ABORT)
         await put(node, ("f2", LARGE))
         await node.seal("t")
         cluster = node.node.cluster_id
-    for life in range(9):  # each pass removes what the one before has made removable
+    for life in range(9):  # each pass removes records that the previous pass has made removable
         async with running(tmp_path, FaultyStore(memory), broker=EAGER) as node:
             hot = led(node).log.hot
             hot.reconfigure(replace(hot.settings, local_retention_bytes=1))
@@ -81,7 +81,8 @@ async def test_offsets_committed_after_a_long_aborted_transaction_stay(tmp_path:
 async def test_an_aborted_transaction_whose_marker_was_lost_with_the_disk_stays_aborted(
     tmp_path: Path, follows: ControlKind
 ) -> None:
-    """Only its own segment's sidecar names it; its producer continues at the marker's offset after the take-over."""
+    """Only the sidecar of the transaction's own segment names it. After the take-over the producer continues at the marker's
+    offset."""
     memory = MemoryStore(SystemClock())
     bucket = FaultyStore(memory)
     by_hand = {"log.cleaner.enable": "false"}

@@ -1,4 +1,5 @@
-"""The bucket's segments are compacted as the local ones are: what stays of them, and what hides what in the other tier."""
+"""The bucket's segments are compacted as the local ones are: the records that stay, and those that hide records in the other
+tier."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ from tests.support.faulty_store import FaultyStore
 async def test_tombstones_are_compared_with_the_bucket_again_at_the_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something may have been offloaded since the order was given."""
+    """A segment may have been offloaded since the cleaning was ordered."""
     hidden_below, asked = Cleaning._hidden_below, list[int]()
 
     def everything_at_first(self: Cleaning, partition: Partition) -> int:
@@ -99,9 +100,9 @@ async def test_a_rewritten_segment_has_the_state_and_the_aborted_transactions_of
     assert rewritten
     for segment in rewritten:
         found = sidecar.parse(store_of.get(segment.sidecar_key).data)
-        assert (found.epochs, found.producer_snapshot) == (
+        assert (found.epochs, found.producer_state) == (
             states[segment.end].epochs,
-            states[segment.end].producer_snapshot,
+            states[segment.end].producer_state,
         )
     first = sidecar.parse(store_of.get(rewritten[0].sidecar_key).data)
     assert first.aborted, "their markers stay for a minute"
@@ -153,7 +154,7 @@ async def test_the_newest_record_is_found_beside_an_emptied_batch_that_was_newer
         first, *_ = (await manifest_of(led(node))).segments
         (_, emptied), *_ = headers(memory.blocking().get(first.key).data)
         assert (emptied.count, emptied.max_timestamp) == (0, START_MS + 900), "its producer's last batch"
-        for start in (0, 1):  # a log start inside the segment is another way
+        for start in (0, 1):  # a log start inside the segment takes another path
             if start:
                 await node.log.delete_records(TopicPartition("t", 0), start)
             query = OffsetQuery(TopicPartition("t", 0), OffsetSpec.MAX_TIMESTAMP)
@@ -183,7 +184,7 @@ async def test_the_buckets_records_are_due_by_age_whatever_their_least_timestamp
 
 
 async def test_a_tombstone_that_was_cleaned_once_is_due_by_age_again(tmp_path: Path) -> None:
-    """Its delete horizon stands in the place of its batch's first timestamp, beyond every record's."""
+    """Its batch has the delete horizon in place of the first timestamp, beyond every record's timestamp."""
     configs = {**COMPACTED, "delete.retention.ms": str(10**12)}
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=configs)
@@ -219,7 +220,7 @@ async def test_others_have_a_turn_between_the_plans_of_logs_with_many_segments(
 
 
 async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
-    """What of the bucket is dirty; records older than a second are due."""
+    """The plan for the dirty part of the bucket; records older than a second are due."""
     cold = cleaning(node)._cold
     assert cold is not None
     return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
@@ -228,7 +229,7 @@ async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
 async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own end is within another segment now, whose batches before that end may end earlier."""
+    """The segment's end now lies within another segment, whose last batch before this end may end earlier."""
     memory = MemoryStore(SystemClock())
     async with running(tmp_path / "data", FaultyStore(memory), broker={"log.cleaner.enable": "false"}) as node:
         await node.create("t", configs=COMPACTED)
@@ -240,7 +241,7 @@ async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
             await closed(node)
         producers = Tiering._producers
 
-        async def swapped_meanwhile(self: Tiering, *arguments: Any) -> str:
+        async def swapped_meanwhile(self: Tiering, *arguments: Any) -> tuple[str, str]:
             monkeypatch.undo()
             due = cleaning(node)._local(led(node))
             assert due is not None
@@ -276,7 +277,7 @@ async def test_a_rewritten_segment_is_of_no_newer_leader_epoch_than_its_manifest
 async def test_a_log_that_could_not_be_looked_at_counts_as_failed_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if nothing of it is to be cleaned then."""
+    """The log stops counting as failed even if nothing in it is to be cleaned."""
     monkeypatch.setattr("service.broker.background.cleaner.cleaning.RETRY_MS", 0)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=COMPACTED)

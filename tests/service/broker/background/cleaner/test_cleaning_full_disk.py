@@ -1,5 +1,5 @@
-"""A disk that has no room for a swap of cleaned segments: its files are removed at once, and local retention, which makes
-room, does not wait for the cleaner's next attempt."""
+"""A disk that has no room for a swap of cleaned segments: the swap's files are removed at once, and local retention, which
+makes room, does not wait for the cleaner's next attempt."""
 
 from __future__ import annotations
 

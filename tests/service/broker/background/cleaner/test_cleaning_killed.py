@@ -1,4 +1,4 @@
-"""A node that dies after it has swapped cleaned segments and before it has noted how far it came: `tidelog fsck` knows that
+"""A node that dies after it has swapped cleaned segments and before it has saved the clean point: `tidelog fsck` knows that
 records are missing on purpose, and the next start cleans again."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def nothing_due(*_: object) -> None:
 
 
 def only(tier: str, patch: pytest.MonkeyPatch) -> None:
-    """Lets the cleaner clean that tier alone."""
+    """Lets the cleaner clean `tier` alone, without saving its clean point."""
     if tier == "local":
         patch.setattr(Cleaning, "_remote", nothing_due)
         patch.setattr(Cleaning, "_save_clean_point", refuse)

@@ -1,22 +1,24 @@
-"""A compacted topic in both tiers beside a dictionary, whose tiers are cleaned one pass at a time in any order, and a slow
-reader that goes on through passes, evictions and restarts. It has what the dictionary says once it is at the end, if it needs
-less than `delete.retention.ms`."""
+"""A compacted topic in both tiers, compared with a dictionary. The tiers are cleaned one pass at a time in any order, and a
+slow reader continues through passes, evictions and restarts. At the end the reader agrees with the dictionary, if it needs less
+than `delete.retention.ms`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from grpc_api.contract.log import Fetch, FetchPartition, Isolation
 from grpc_api.contract.ready import settled
+from service.broker.background.cleaner.cleaning import _dirtier, _Dirty
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.policy.compaction import CleaningPlan
 from storage_tiers.records.batch import headers
 from storage_tiers.records.decoder import decode
 from storage_tiers.types import TopicPartition
@@ -32,8 +34,8 @@ PACE_BYTES = 300
 
 
 class Pace(NamedTuple):
-    """How often each tier is cleaned and the local one evicted, and `delete.retention.ms`. With 0 the slow reader may miss a
-    tombstone, as Kafka's may."""
+    """The weights of cleaning each tier and of evicting among all steps, and `delete.retention.ms`. With 0 ms the slow reader
+    may miss a tombstone, as in Kafka."""
 
     local: int
     bucket: int
@@ -41,12 +43,12 @@ class Pace(NamedTuple):
     retention_ms: int
 
 
-#: One tier lags behind the other, or neither does.
+#: In some of these paces one tier lags behind the other.
 PACES = (Pace(3, 3, 2, 1000), Pace(0, 6, 0, 1000), Pace(6, 1, 2, 1000), Pace(6, 2, 2, 0))
 
 
 class Scan:
-    """A reader of committed records: its place and its table."""
+    """A reader of committed records: its position and its table."""
 
     def __init__(self, began_ms: int) -> None:
         self.began_ms = began_ms
@@ -89,7 +91,7 @@ class PacedLife(Life):
             self.slow = Scan(self.now_ms)
 
     async def hold_back(self) -> None:
-        """Nothing is offloaded until the next seal."""
+        """Stops offloads until the next seal."""
         hot = led(self.node).log.hot
         hot.reconfigure(replace(hot.settings, remote_copy_disable=True))
 
@@ -113,7 +115,7 @@ class PacedLife(Life):
             await self.check()
 
     async def check(self) -> None:
-        """A reader that begins now has what was committed below the last stable offset."""
+        """Asserts that a reader that begins now gets all records committed below the last stable offset."""
         stable, fast = led(self.node).state.last_stable_offset, Scan(self.now_ms)
         while await fast.step(self.node, 1 << 20):
             pass
@@ -131,7 +133,7 @@ class PacedLife(Life):
         self.slow = Scan(self.now_ms)
 
     async def read_over_an_eviction(self) -> None:
-        """A scan that reads some of the local log, and goes on in the bucket."""
+        """Runs a scan that reads a part of the local log and continues in the bucket."""
         self.slow = Scan(self.now_ms)
         while self.slow.position < led(self.node).log.hot.local_start_offset:
             await self.read_on()
@@ -141,7 +143,7 @@ class PacedLife(Life):
         await self.read_to_the_end()
 
     def steps(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Each as often as it is likely."""
+        """All possible steps, each repeated by its weight."""
         found = [self.write] * 5 + [self.write_in_transaction] * 4 + [self.end] * 2 + [self.close] * 2
         found += [self.seal] * 2 + [self.hold_back] + [self.wait] * 3 + [self.evict] * self.pace.evict
         found += [self.clean_local] * self.pace.local + [self.clean_bucket] * self.pace.bucket
@@ -170,3 +172,15 @@ async def test_a_reader_at_any_pace_agrees_with_a_dictionary(tmp_path: Path, see
         report = fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms())
         assert [finding for finding in report.findings if finding.damage] == []
     await check_bucket(tmp_path / "new", bucket, life.node.node.cluster_id, life.newest)
+
+
+def test_an_overdue_log_is_cleaned_before_a_dirtier_one() -> None:
+    where: Any = None
+
+    def dirty(ratio: int, overdue_ms: int = 0) -> _Dirty:
+        return _Dirty(where, CleaningPlan(0, 9, 100 - ratio, ratio, overdue_ms, 0.0), is_remote=False)
+
+    low, high, overdue = dirty(10), dirty(90), dirty(1, overdue_ms=5)
+    assert _dirtier(None, low) is _dirtier(low, low) is low
+    assert _dirtier(low, high) is _dirtier(high, low) is high
+    assert _dirtier(high, overdue) is _dirtier(overdue, high) is overdue

@@ -1,5 +1,5 @@
-"""Planning the compaction of a bucket whose manifest has pages: it comes to what all segments one by one come to, and reads few
-pages for it."""
+"""Planning the compaction of a bucket whose manifest has pages: the plan equals that of all segments one by one, and few pages
+are read for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.service.broker.support import Running, manifest_of, running, until
 from tests.storage_tiers.compaction.support import batch
 from tests.storage_tiers.hot.support import START_MS
 
-#: Of a manifest that keeps few segments itself, in small pages.
+#: Bounds of a manifest that keeps few segments itself and has small pages.
 SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGE_SEGMENTS": 4, "_EXPIRED_INLINE": 1}
 SEGMENTS = 24
 
@@ -42,7 +42,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def filled(node: Running, segments: int, first: int = 0, *, early: int | None = None) -> None:
-    """A second lies between two segments; segment `early` has the timestamp of the newest."""
+    """Seals `segments` segments with timestamps a second apart; segment `early` is a second newer than all others."""
     for number in range(first, first + segments):
         records = (("a", f"{number}"), (f"k{number}", "x" * (number % 5 * 20)))
         timestamp = START_MS + 1000 * (first + segments if number == early else number)
@@ -111,7 +111,7 @@ async def test_a_clean_bucket_stays_clean_after_a_restart_and_after_commits_of_o
         assert cold.cleaned_to(led(node)) == 3
         tier = led(node).log.tier
         assert tier is not None
-        led(node).log.tier = replace(tier, line="of another writer")  # whose segments have values that ours lack
+        led(node).log.tier = replace(tier, line="of another writer")  # its segments may have values that ours lack
         assert cold.cleaned_to(led(node)) == 0
         led(node).log.tier = tier
         hot = led(node).log.hot
@@ -122,7 +122,7 @@ async def test_a_clean_bucket_stays_clean_after_a_restart_and_after_commits_of_o
 async def test_after_a_death_behind_a_replacement_cleaning_resumes_at_the_last_clean_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segments that it replaced are others now."""
+    """The manifest has new segments, and their clean point was not saved."""
 
     async def refused(*_: object) -> None:
         raise StorageError("the disk refuses")

@@ -1,5 +1,5 @@
-"""Readers that read a value of a key in one tier, and its tombstone later in the other: they always meet it, if they need no
-longer than `delete.retention.ms`. The tier process reads a local segment undisturbed, too."""
+"""Readers that read a value of a key in one tier, and its tombstone later in the other: they always meet the tombstone if they
+need no longer than `delete.retention.ms`. The tier process reads a local segment undisturbed, too."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_the_bucket_keeps_tombstones_while_the_local_log_shows_the_value(t
 
 
 async def test_a_scan_that_took_the_value_from_the_local_log_meets_the_tombstone_in_the_bucket(tmp_path: Path) -> None:
-    """The bucket's retention of the tombstone begins once the local log shows the value no more, here because of an eviction:
-    later than the bucket was cleaned itself."""
+    """The bucket's retention of the tombstone begins once the local log no longer shows the value. Here an eviction removes the
+    value, after the bucket was cleaned."""
     async with by_hand(tmp_path / "data", store()) as node:
         await node.create("t", configs=KEPT)
         await sealed(node, ("a", "1"))
@@ -77,7 +77,8 @@ async def test_a_scan_that_took_the_value_from_the_local_log_meets_the_tombstone
 
 
 async def test_a_local_tombstones_retention_begins_once_the_bucket_is_clean_below_it(tmp_path: Path) -> None:
-    """Or the first pass over the bucket would remove a value, and the next local one its tombstone at once."""
+    """Otherwise the first pass over the bucket would remove a value, and the next local pass would remove its tombstone at
+    once."""
     async with by_hand(tmp_path / "data", store()) as node:
         await node.create("t", configs=KEPT)
         await sealed(node, ("a", "1"))
@@ -146,7 +147,7 @@ def horizons(hot: HotLog) -> list[int]:
 async def test_the_buckets_tombstones_are_compared_with_the_local_log_again_at_each_replacement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that was cut is not known to be clean any more."""
+    """A log that was truncated no longer counts as clean."""
     shown_below, asked = Cleaning._shown_below, list[int]()
 
     def everything_at_first(self: Cleaning, hot: HotLog) -> int:
@@ -166,7 +167,7 @@ async def test_the_buckets_tombstones_are_compared_with_the_local_log_again_at_e
 
 
 async def test_no_segment_is_replaced_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tier process reads a segment by its name."""
+    """The tier process opens a segment by its file name."""
     ended, finished = Extensions.ended, Cleaning._finish_swap
     waits, is_uploading, replaced_during = asyncio.Event(), True, list[bool]()
 

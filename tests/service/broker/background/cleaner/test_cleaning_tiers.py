@@ -1,5 +1,5 @@
-"""A compacted topic in both tiers beside a dictionary: random writes, offloads, evictions, cleanings and restarts. A reader
-from the log's start always has what the dictionary says, and so has one that has nothing but the bucket."""
+"""A compacted topic in both tiers, compared with a dictionary through random writes, offloads, evictions, cleanings and
+restarts. A reader from the log's start always agrees with the dictionary, and so does a reader of the bucket alone."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Life:
         self.keys = KEYS
         self.node: Running
         self.written = 0
-        #: What was written or committed, by offset.
+        #: By offset: the records written without a transaction or in a committed one.
         self.told: dict[int, tuple[str, str | None]] = {}
-        #: By producer: its next sequence, and what its open transaction has written.
+        #: `sequences`: by producer, its next sequence. `open`: by producer, the records of its open transaction.
         self.sequences = {7: 0, 8: 0}
         self.open: dict[int, dict[int, tuple[str, str | None]]] = {}
 
@@ -88,7 +88,7 @@ class Life:
         await self.node.seal("t")
 
     async def evict(self) -> None:
-        """From here on the local log keeps another number of bytes."""
+        """Changes the number of bytes that the local log keeps."""
         hot = led(self.node).log.hot
         hot.reconfigure(replace(hot.settings, local_retention_bytes=self.random.choice((1, 500, 3000))))
         self.node.node.broker.cleaning._due_ms = 0
@@ -99,7 +99,7 @@ class Life:
 
 
 async def committed(node: Running) -> list[Record]:
-    """What a consumer of committed records reads."""
+    """The records that a consumer of committed records reads."""
     found: list[Record] = []
     start, end = 0, led(node).log.hot.end_offset
     while start < end:

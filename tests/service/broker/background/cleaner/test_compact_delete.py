@@ -1,4 +1,4 @@
-"""`cleanup.policy=compact,delete`: what compaction has rewritten expires as other segments do."""
+"""`cleanup.policy=compact,delete`: segments that compaction has rewritten expire as others do."""
 
 from __future__ import annotations
 

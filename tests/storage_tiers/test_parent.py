@@ -1,4 +1,4 @@
-"""A process that ends with its parent, also when it is stopped, and when the parent has ended before."""
+"""A process that asked to end with its parent does so, even if it is stopped, and at once if the parent has ended before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.clients import until
 from tests.support.children import start_child
 from tests.support.processes import is_alive
 
-_CHILD = "from service.process.parent import end_with; end_with({parent}); print('on', flush=True); input()"
+_CHILD = "from storage_tiers.parent import end_with; end_with({parent}); print('on', flush=True); input()"
 _PARENT = (
     "import os, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1].format(parent=os.getpid())],"
     " stdin=subprocess.PIPE, stdout=subprocess.PIPE); child.stdout.readline(); print(child.pid, flush=True); input()"
