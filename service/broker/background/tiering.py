@@ -160,13 +160,15 @@ class Tiering:
     def is_tiered(self, partition: Partition) -> bool:
         return self._client is not None and partition.log.hot.settings.remote_storage_enable
 
+    def is_offloaded(self, partition: Partition) -> bool:
+        """Whether each closed segment goes to the bucket."""
+        return self.is_tiered(partition) and not partition.log.hot.settings.remote_copy_disable
+
     def _plan(self, partition: Partition, now: Now) -> TieringPlan:
         hot, tiered = partition.log.hot, partition.log
-        if not self._is_open or not self.is_tiered(partition) or partition.read_error is not None:
+        if not self._is_open or not self.is_offloaded(partition) or partition.read_error is not None:
             return TieringPlan(False, ())
         settings = hot.settings
-        if settings.remote_copy_disable:
-            return TieringPlan(False, ())
         return plan_tiering(
             hot.segments(),
             tier_end=tiered.tier.end if tiered.tier is not None else 0,

@@ -6,8 +6,8 @@ reads. So a tombstone or marker of one tier also hides values in the other. The 
 below the offset up to which the bucket is clean, or if the bucket holds nothing of the partition. It removes a tombstone or
 marker in the bucket only below the offset up to which the local log is clean, or below the local start.
 
-Invariants: one log is cleaned at a time; segments are swapped oldest first, and never while they are uploaded. A log may wait
-as long as others are dirtier.
+Invariants: one log is cleaned at a time; segments are swapped oldest first, and never while they are uploaded. The local
+segments of a log that is offloaded are cleaned only below the manifest's end. A log may wait as long as others are dirtier.
 """
 
 from __future__ import annotations
@@ -225,11 +225,17 @@ class Cleaning:
         return plan_cleaning(
             segments,
             cleaned_to=cleaned_to(self._point(hot), segments, hot.epoch_at),
-            bound=partition.state.last_stable_offset,
+            bound=self._bound(partition),
             now_ms=self._policy.now().expiry_ms,
             limits=self._policy.topic(partition.partition.topic).limits,
             first_timestamp=_first_timestamp,
         )
+
+    def _bound(self, partition: Partition) -> int:
+        """The offset below which local records may be cleaned. A record that is not in the bucket yet supersedes nothing: if the
+        disk is lost, the bucket must still hold the newest value of each key below the manifest's end."""
+        stable = partition.state.last_stable_offset
+        return min(stable, partition.log.tiered_end) if self._tiering.is_offloaded(partition) else stable
 
     def _point(self, hot: HotLog) -> CleanPoint | None:
         if hot not in self._points:

@@ -229,7 +229,8 @@ async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
 async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment's end now lies within another segment, whose last batch before this end may end earlier."""
+    """The segment's end now lies within another segment, whose last batch before this end may end earlier. The cleaning began
+    while the log was not offloaded."""
     memory = MemoryStore(SystemClock())
     async with running(tmp_path / "data", FaultyStore(memory), broker={"log.cleaner.enable": "false"}) as node:
         await node.create("t", configs=COMPACTED)
@@ -240,11 +241,11 @@ async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
             await put(node, ("a", f"{number}"))
             await closed(node)
         producers = Tiering._producers
+        due = cleaning(node)._local(led(node))
+        assert due is not None
 
         async def swapped_meanwhile(self: Tiering, *arguments: Any) -> tuple[str, str]:
             monkeypatch.undo()
-            due = cleaning(node)._local(led(node))
-            assert due is not None
             await cleaning(node)._try(due)
             return await producers(self, *arguments)
 

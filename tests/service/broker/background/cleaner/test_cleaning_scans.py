@@ -22,7 +22,7 @@ from storage_tiers.records.builder import ControlKind
 from tests.service.broker.background.cleaner.cleaning_support import by_hand, clean_bucket, clean_local, evict, set_time
 from tests.service.broker.background.cleaner.test_cleaning import COMPACTED, closed, led, put, store
 from tests.service.broker.background.cleaner.test_cleaning_bucket import bucket_cleaned_to
-from tests.service.broker.support import Running, manifest_of
+from tests.service.broker.support import Running, manifest_of, until
 from tests.storage_tiers.hot.support import START_MS, marker
 
 RETENTION_MS = 60_000
@@ -76,6 +76,25 @@ async def test_a_scan_that_took_the_value_from_the_local_log_meets_the_tombstone
             assert await tombstones(node) == left, later_ms
 
 
+async def test_a_record_supersedes_nothing_before_the_bucket_holds_it(tmp_path: Path) -> None:
+    """Otherwise the bucket could lack both values of the key if the disk was lost between two offloads."""
+    bucket = store()
+    async with by_hand(tmp_path / "data", bucket) as node:
+        await node.create("t", configs=KEPT)
+        await sealed(node, ("a", "1"), ("b", "1"))
+        bucket.down = True
+        for value in ("2", "3"):
+            await put(node, ("a", value))
+            await closed(node)
+        await until(lambda: len(led(node).log.hot.durable_segments()) >= 3)
+        assert await clean_local(node)
+        assert [each.value for each in await node.read_all("t")] == [b"1", b"1", b"2", b"3"]
+        bucket.down = False
+        await node.seal("t")
+        assert await clean_local(node)
+        assert [each.value for each in await node.read_all("t")] == [b"1", b"3"]
+
+
 async def test_a_local_tombstones_retention_begins_once_the_bucket_is_clean_below_it(tmp_path: Path) -> None:
     """Otherwise the first pass over the bucket would remove a value, and the next local pass would remove its tombstone at
     once."""
@@ -93,8 +112,7 @@ async def test_a_local_tombstones_retention_begins_once_the_bucket_is_clean_belo
         assert await clean_bucket(node)
         assert bucket_cleaned_to(node) == 2
         for number, later_ms, left in ((1, 0, [1]), (2, RETENTION_MS - 1, [1]), (3, RETENTION_MS, [])):
-            await put(node, ("b", f"{number}"))
-            await closed(node)
+            await sealed(node, ("b", f"{number}"))
             set_time(node, START_MS + 20 * RETENTION_MS + later_ms)
             assert await clean_local(node)
             assert await tombstones(node, start=hot.local_start_offset) == left, later_ms
