@@ -6,7 +6,7 @@
 Parts:
   requests      produce and fetch over raw sockets, with prebuilt requests
   fleet         many connections and partitions at once
-  cluster       the rows of `fleet`, also with two brokers (`--brokers 2`)
+  cluster       the rows of `fleet` with two brokers (`--brokers 2`), beside one broker
   moves         a partition moves to another broker
   controllers   kills, metadata commands and 10,000 partitions of three brokers
   beside        produce while segments roll and are offloaded; consumers at the end of a log
@@ -49,6 +49,7 @@ from types import FrameType
 
 from benchmarks import (
     beside,
+    cluster,
     cold,
     compaction,
     controllers,
@@ -72,7 +73,7 @@ from benchmarks import (
 )
 from benchmarks import brokers as of_brokers
 from benchmarks.brokers import Broker
-from benchmarks.table import Table, rendered
+from benchmarks.table import JUDGED, ONE_BROKER, Table, rendered
 
 #: Minutes that each part may take.
 LIMITS = {
@@ -99,8 +100,6 @@ LIMITS = {
 }
 
 
-#: The table's column for tidelog with two brokers.
-TWO_BROKERS = "tidelog-2"
 #: Parts that measure each figure once, whatever `--rounds` is.
 ONCE = frozenset({"stalls", "callers"})
 
@@ -159,7 +158,7 @@ class Bench:
         for name, broker in made.items():
             began, n = time.monotonic(), 0
             while time.monotonic() < began + self._arguments.warm_up:
-                tag = f"{self._tag}-warm-{name}-{n}"
+                tag = f"{self._tag}-warm-{name.replace(' ', '-')}-{n}"
                 for _ in load.one_round(broker.address, tag, 0.5, "") if one is None else one(broker.address, tag):
                     pass
                 n += 1
@@ -178,18 +177,20 @@ class Bench:
         self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
 
     def cluster(self) -> None:
-        """Like `fleet`, but also measures a cluster of two brokers, and the memory of each."""
+        """Two brokers have the column of tidelog. A single one has a column of its own, for comparison."""
         made = self.running(floor=False)
-        both = made[TWO_BROKERS] = of_brokers.Tidelog(self._directory / "two", brokers=2)
+        made[ONE_BROKER] = made.pop(JUDGED)
+        both = made[JUDGED] = of_brokers.Tidelog(self._directory / "two", brokers=2)
         self._stack.callback(both.stop)
         both.spawn()
         both.wait_ready()
-        self._memory(made, "idle")
+        cluster.add_memory(self._table, made, "idle")
         at = {broker.address: broker for broker in made.values()}
         self.warm(made, lambda address, tag: fleet.one_round(at[address], tag, 0.5, ""))
         arguments = self._arguments
-        self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
-        self._memory(made, "after the rows")
+        self._rounds(made, lambda broker, tag: cluster.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
+        cluster.add_memory(self._table, made, "after the rows")
+        cluster.add_arithmetic(self._table, JUDGED)
 
     def moves(self) -> None:
         moves.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
@@ -203,11 +204,6 @@ class Bench:
             warm_up=self._arguments.warm_up,
             kafka=self._arguments.kafka,
         )
-
-    def _memory(self, made: Mapping[str, Broker], when: str) -> None:
-        for name, broker in made.items():
-            if (used := broker.proportional_megabytes()) is not None:
-                self._table.add(name, f"memory of all processes (PSS), {when}", "MB", used)
 
     def beside(self) -> None:
         made = self.running(floor=False)

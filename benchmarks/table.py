@@ -15,6 +15,16 @@ MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor
 #: Rows of the part `moves`.
 MOVED_WAIT = "a partition moves: longest wait for an acknowledgement meanwhile"
 MOVED_BYTES = "a partition moves: bytes to the bucket"
+#: Columns of the part `cluster`, in which tidelog has two brokers: a single one, and the rate at which the client and both
+#: brokers would use both cores fully.
+ONE_BROKER, TWO_CORES = "one broker", "two cores"
+#: The suffix of the rows of the part `cluster` that leave the client's processor time out.
+OVER = "brokers alone"
+
+
+def cluster_row(row: str) -> str:
+    """The name of a row of `fleet` in the part `cluster`."""
+    return f"two brokers: {row}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +93,24 @@ _KAFKA_AT_MOST = {
     "1,000,000 committed offsets: memory they add": 1.0,
     "1,000,000 committed offsets: start until all groups answer": 1.0,
 }
+#: Rows of `fleet` whose targets for two brokers are their rate, p99 and processor time.
+_CLUSTER = (
+    "16 connections x own partition, 16 KiB",
+    "16 connections x own partition, 64 KiB",
+    "4 connections, requests of 16 partitions x 4 KiB",
+    "16 connections, acks=all, 1 KiB",
+)
 _HISTORIES = "24", "8,192", "100,000", "1,000,000", "10,000,000"
 #: tidelog's own targets, by row.
 WANTED: dict[str, tuple[Wanted, ...]] = {
     **{row: (Wanted("kafka", bound),) for row, bound in _KAFKA.items()},
     **{row: (Wanted("kafka", bound, less_is_better=True),) for row, bound in _KAFKA_AT_MOST.items()},
+    **{cluster_row(row): (Wanted("kafka", 1.3), Wanted(TWO_CORES, 0.9)) for row in _CLUSTER},
+    **{cluster_row(f"{row}: p99"): (Wanted("kafka", 1.0, less_is_better=True),) for row in _CLUSTER},
+    **{cluster_row(f"{row}: broker processor"): (Wanted("kafka", 0.75, less_is_better=True),) for row in _CLUSTER},
+    **{cluster_row(f"{row}: {OVER}"): (Wanted(ONE_BROKER, 1.6),) for row in _CLUSTER},
+    cluster_row("memory of all processes (PSS), idle"): (Wanted("", 200.0, less_is_better=True),),
+    cluster_row("memory of all processes (PSS), after the rows"): (Wanted("kafka", 0.75, less_is_better=True),),
     "resident memory of an idle node": (Wanted("", 100.0, less_is_better=True),),
     "cold consume": (Wanted("ranged GETs", 0.5),),
     "produce p99 beside a cold scan": (

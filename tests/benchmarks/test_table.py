@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.table import BESIDE, Row, Table, rendered, summary, verdicts
+from benchmarks import cluster, fleet
+from benchmarks.table import BESIDE, Row, Table, cluster_row, rendered, summary, verdicts
 
 P99 = "produce p99 beside a cold scan"
 
@@ -61,3 +62,16 @@ def test_a_row_may_have_two_rivals() -> None:
     table = table_of(("tidelog", name, "M/s", 6.0), ("kafka", name, "M/s", 1.0), ("prebuilt", name, "M/s", 12.0))
     assert judged(table, name) == ["met", "missed"]
     assert "met, **missed**" in rendered(list(table.rows.values()))
+
+
+def test_a_clusters_arithmetic_leaves_the_clients_processor_time_out() -> None:
+    table, name = Table(), fleet.FLEETS[0].name
+    for column, spent in (("one broker", 2.0), ("tidelog", 2.5)):
+        table.add(column, cluster_row(f"{name}: broker processor"), "s/GB", spent)
+        table.add(column, cluster_row(f"{name}: client processor"), "s/GB", 1.5)
+    cluster.add_arithmetic(table, "tidelog")
+    assert table.rows[cluster_row(name), "MB/s"].rounds == {"two cores": [2000 / (2.5 + 1.5)]}
+    alone = table.rows[cluster_row(f"{name}: brokers alone"), "MB/s"]
+    assert alone.rounds == {"one broker": [500.0], "tidelog": [800.0]}
+    assert verdicts(alone, [alone])[0][1:] == (1.6, "met")
+    assert len(table.rows) == 4, "rows without figures are left out"

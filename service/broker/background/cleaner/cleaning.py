@@ -232,8 +232,8 @@ class Cleaning:
         )
 
     def _bound(self, partition: Partition) -> int:
-        """The offset below which local records may be cleaned. A record that is not in the bucket yet supersedes nothing: if the
-        disk is lost, the bucket must still hold the newest value of each key below the manifest's end."""
+        """The offset below which local records may be cleaned. A record that is not in the bucket yet supersedes nothing: if
+        the disk is lost, the bucket must still hold the newest value of each key below the manifest's end."""
         stable = partition.state.last_stable_offset
         return min(stable, partition.log.tiered_end) if self._tiering.is_offloaded(partition) else stable
 
