@@ -53,6 +53,7 @@ def _cold_reads(hydrator: Hydrator, into: Exposition) -> None:
     into.put("tidelog_cold_chunk_reads_total", hydrator.misses, labels_of(result="miss"))
     into.put("tidelog_cold_chunks_fetched_total", hydrator.brought - hydrator.read_ahead, labels_of(reason="asked"))
     into.put("tidelog_cold_chunks_fetched_total", hydrator.read_ahead, labels_of(reason="read_ahead"))
+    into.put("tidelog_cold_chunks_copied_total", hydrator.copied)
     into.put("tidelog_cold_chunks_evicted_total", cache.evicted)
     into.put("tidelog_cold_chunks_wasted_total", cache.wasted)
     into.put("tidelog_cold_sidecars_fetched_total", hydrator.sidecars)

@@ -297,8 +297,13 @@ _TIER = (
     own(
         _COUNTER,
         "cold_chunks_fetched_total",
-        "Chunks fetched from the bucket: on demand, or by read-ahead.",
+        "Chunks brought to the cache: on demand, or by read-ahead.",
         ("reason",),
+    ),
+    own(
+        _COUNTER,
+        "cold_chunks_copied_total",
+        "Those of them that were copied from the cache of another broker of the machine, not fetched from the bucket.",
     ),
     own(_COUNTER, "cold_chunks_evicted_total", "Chunks evicted from the cache."),
     own(_COUNTER, "cold_chunks_wasted_total", "Chunks read ahead that were evicted unread."),

@@ -58,7 +58,7 @@ class TierContext:
         self._shared = shared
         self._owner = owner
         budgets = shared.budgets(settings)
-        self.downloads = Downloads(store, directory, budgets.downloads, owner, self.reads, rng)
+        self.downloads = Downloads(store, directory, budgets.downloads, owner, self.reads, rng, shared.chunks)
         self.offloads = budgets.offloads
         self.store_clock = StoreClock(clock)
         self._clock = clock

@@ -3,16 +3,19 @@
 Invariants: a file appears under its final name only when it is whole (`chunk_file.py`). A failed or cancelled download leaves
 no file and is never cached. Bytes in flight stay within the byte budget; urgent downloads come first.
 
-Identical questions do not share a download: each gets a file of its own. The broker coalesces its requests.
+Identical questions do not share a download: each gets a file of its own. The broker coalesces its requests. A chunk that
+another session has downloaded is copied from its file, if that is still there (`known_chunks.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from storage_tiers.clock import Rng
 from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
 from storage_tiers.cold.process.chunk_file import ChunkFile
+from storage_tiers.cold.process.known_chunks import KnownChunks, copied
 from storage_tiers.cold.process.operations import FetchChunk, FetchObject, RaisePriority, ReadyFile
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
@@ -23,18 +26,27 @@ class Downloads:
     """The downloads of one session, the `owner` in the budget, into files below `directory`."""
 
     def __init__(
-        self, store: GetStore, directory: str, budget: ByteBudget, owner: int, reads: PatientReads, rng: Rng
+        self,
+        store: GetStore,
+        directory: str,
+        budget: ByteBudget,
+        owner: int,
+        reads: PatientReads,
+        rng: Rng,
+        known: KnownChunks,
     ) -> None:
         self._store = store
         self._directory = directory
         self._reads = reads
         self._rng = rng
+        self._known = known
         self._wanted: dict[Ticket, FetchChunk | FetchObject] = {}
         self._owner = owner
         self.budget = budget
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
-        """Downloads a chunk. TierCorrupt if the object is too short or fails a checksum."""
+        """Downloads a chunk, or copies it from another session's cache. TierCorrupt if the object is too short or fails a
+        checksum."""
         if not 0 < question.length <= CHUNK_BYTES or len(question.crcs) != -(-question.length // MIB):
             raise InvalidRequest(f"{len(question.crcs)} checksums do not fit a chunk of {question.length} bytes")
         return await self._download(question, question.crcs)
@@ -59,14 +71,33 @@ class Downloads:
                 name = os.path.join(self._directory, self._rng.token(16).hex())
                 file = ChunkFile(name, question.key, question.position, question.length, crcs)
                 try:
-                    await self._get_into(question, file)
+                    is_copy = await self._copy_into(question, file)
+                    if not is_copy:
+                        await self._get_into(question, file)
                     file.finish()
                 except BaseException:
                     file.discard()
                     raise
-            return ReadyFile(name, question.length)
+            if isinstance(question, FetchChunk):
+                self._known.add(question, self._owner, name)
+            return ReadyFile(name, question.length, is_copy)
         finally:
             del self._wanted[ticket]
+
+    async def _copy_into(self, question: FetchChunk | FetchObject, file: ChunkFile) -> bool:
+        """Copies a chunk that is on this machine's disk. False if there is none."""
+        if not isinstance(question, FetchChunk) or (path := self._known.find(question, self._owner)) is None:
+            return False
+        # In a thread, since the file may have left the page cache. Shielded: the thread must not outlive the descriptor.
+        work = asyncio.ensure_future(asyncio.to_thread(copied, path, question.length, file))
+        try:
+            is_copy = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait((work,))
+            raise
+        if not is_copy:
+            self._known.forget(question, path)
+        return is_copy
 
     async def _get_into(self, question: FetchChunk | FetchObject, file: ChunkFile) -> None:
         async def attempt() -> None:

@@ -34,10 +34,12 @@ REPAIR_COPIES_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """A whole file in the cache directory that this process will not touch again. The receiver removes it."""
+    """A whole file in the cache directory that this process will not touch again. The receiver removes it. `is_copy`: the bytes
+    come from another session's file, not from the store."""
 
     path: str
     size: int
+    is_copy: bool = False
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

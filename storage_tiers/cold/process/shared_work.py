@@ -1,4 +1,5 @@
-"""The parts of a tier process that all its sessions share: stores with their connections, budgets, decoded pages.
+"""The parts of a tier process that all its sessions share: stores with their connections, budgets, decoded pages, and the
+chunks that were downloaded.
 
 Invariants: each location is opened once, and one that does not answer delays no other. At most MAX_STORES are open. The budgets
 bound the sum of all sessions, which take turns (`byte_budget.py`).
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from storage_tiers import events
 from storage_tiers.cold.manifest.commit import PageCache
 from storage_tiers.cold.process.byte_budget import ByteBudget
+from storage_tiers.cold.process.known_chunks import KnownChunks
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.port import ObjectStore
@@ -46,6 +48,7 @@ class SharedWork:
         self._stores: dict[StoreLocation, asyncio.Task[ObjectStore]] = {}
         self._budgets: Budgets | None = None
         self.pages = PageCache()
+        self.chunks = KnownChunks()
         self.sessions = 0
 
     def budgets(self, settings: TierSettings) -> Budgets:

@@ -61,9 +61,9 @@ class PendingFetch:
 
 
 class Hydrator:
-    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks downloaded (`brought`), those of
-    them that no reader had asked for (`read_ahead`), `sidecars` fetched, seconds by which read-ahead was delayed in favour of
-    producers (`held_s`)."""
+    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks brought to the cache (`brought`),
+    those of them that no reader had asked for (`read_ahead`) or that another broker's cache had (`copied`), `sidecars`
+    fetched, seconds by which read-ahead was delayed in favour of producers (`held_s`)."""
 
     def __init__(self, client: TierClient, cache: ChunkCache, pace: Pace, clock: Clock) -> None:
         self._client = client
@@ -82,7 +82,7 @@ class Hydrator:
         self._pacing = asyncio.Lock()
         #: Held by the one read that may hold chunks while it waits for more.
         self.holding = asyncio.Lock()
-        self.hits = self.misses = self.brought = self.read_ahead = self.sidecars = 0
+        self.hits = self.misses = self.brought = self.read_ahead = self.copied = self.sidecars = 0
         self.held_s = 0.0
 
     @property
@@ -246,6 +246,7 @@ class Hydrator:
         ready = await self._fetch_file(question)
         self.cache.add(key, ready.path, ready.size, unread=not question.urgent)
         self.brought += 1
+        self.copied += ready.is_copy
         self.read_ahead += not question.urgent
 
     async def _yield_to_producers(self, question: FetchChunk) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 from storage_tiers.cold.manifest.keys import cluster_key
+from storage_tiers.cold.process.operations import FetchChunk
+from storage_tiers.cold.process.question import Question
 from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
@@ -86,6 +90,25 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     yield
     hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
+    assert hydrator.want(manifest.segments[-1], 0)
+    await until(lambda: hydrator.read_ahead == 1)
+    yield
+
+
+@work({"tidelog_cold_chunks_copied_total": 1, 'tidelog_cold_chunks_fetched_total{reason="read_ahead"}': 1})
+async def a_chunk_is_copied_from_another_cache(world: World) -> AsyncIterator[None]:
+    """The tier process of this world has a single session, so its answer is changed here."""
+    await cold(world)
+    yield
+    hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
+    assert hydrator is not None
+    original = hydrator._client.ask
+
+    async def ask(question: Question[Any]) -> Any:
+        answer = await original(question)
+        return replace(answer, is_copy=True) if isinstance(question, FetchChunk) else answer
+
+    hydrator._client.ask = ask  # type: ignore[method-assign]
     assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.clients import TIERED, until
 from tests.faults.processes import tier_process
+from tests.service.cli.support import tidelog
 from tests.support.live_files import live_files
 from tests.support.node import Node
 from tests.support.ports import consecutive_ports
@@ -126,6 +127,26 @@ def test_one_process_serves_both_brokers_and_is_counted_once(node: Node) -> None
         assert set(found) == {"1", "2"}
         assert min(found.values()) > 0
         assert sum(found.values()) < 2 * 600 * 3000, "each broker counts its own bytes"
+
+
+def test_a_moved_partitions_chunks_are_copied_from_the_other_brokers_cache(node: Node) -> None:
+    topic = Topic(node, "moved")
+    (source, partition), (target, _) = topic.leaders.items()
+    topic.produce(1000, {partition})
+    topic.wait_offloaded({partition})
+    topic.read({partition})
+
+    def copied() -> float:
+        """Chunks that the target has copied."""
+        found = {labels["broker"]: value for labels, value in samples(node, "tidelog_cold_chunks_copied_total")}
+        return found[str(target)]
+
+    before = copied()
+    where = (f"moved:{partition}", "--to", str(target))
+    moved = tidelog("cluster", "move", *where, "--execute", "--timeout", "60", "-b", node.kafka)
+    assert moved.code == 0, moved.err
+    topic.read({partition})
+    assert copied() > before, f"chunks of broker {source}"
 
 
 def test_both_continue_after_kills_of_their_process(node: Node) -> None:
