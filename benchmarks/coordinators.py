@@ -144,7 +144,7 @@ def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, fl
     wait_for_port(address)
     until_writable(address, PROBED)
     with stalls.Probe(address, broker.pid or os.getpid()) as probe:
-        until_answered(address, f"many-{OFFSETS[1]}", OFFSETS[0], f"of-{OFFSETS[1]}")
+        wait_until_answered(address, f"many-{OFFSETS[1]}", OFFSETS[0], f"of-{OFFSETS[1]}")
         took = time.perf_counter() - began
         longest, _ = probe.result()
     yield f"{MILLION}: start until all groups answer", "s", took
@@ -211,7 +211,7 @@ def commit_all(address: str, prefix: str, count: int, topic: str, partitions: in
     c.close()
 
 
-def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
+def wait_until_answered(address: str, prefix: str, count: int, topic: str) -> None:
     """Returns once every group has an offset. Raises LoadFailed if a group has none after LIMIT_S."""
     deadline, left, c = time.monotonic() + LIMIT_S, list(range(count)), Connection(address)
     while left:

@@ -78,7 +78,7 @@ class Reader:
             if not self._began:
                 await self._begin()
             if self._options.until_end and self._at_end():
-                self._hang_up()
+                self._close_stream()
                 raise StopAsyncIteration
             await self._fetch()
 
@@ -103,10 +103,10 @@ class Reader:
         if unknown:
             raise InvalidPartitions(f"this reader does not read partition {min(unknown)} of {self._topic}")
         self.position.update(await self._resolve(start, partitions))
-        self._hang_up()
+        self._close_stream()
 
     async def close(self) -> None:
-        self._hang_up()
+        self._close_stream()
 
     # --- beginning ----------------------------------------------------------------------------------------------------
     async def _begin(self) -> None:
@@ -219,17 +219,17 @@ class Reader:
                 self._streams.open(self._request())
             parts = await self._streams.read()
         except asyncio.CancelledError:
-            self._hang_up()  # a cancelled read ends its stream
+            self._close_stream()  # a cancelled read ends its stream
             raise
         except LogError as error:
-            self._hang_up()
+            self._close_stream()
             if self._streams.gave_up:
                 self._streams.gave_up = False
                 raise
             await self._failed(error)
             return
         if parts is None:
-            self._hang_up()
+            self._close_stream()
             return
         self._patience.succeeded()
         for partition, part in parts.items():
@@ -274,7 +274,7 @@ class Reader:
             return
         new = [part.partition for part in found.partitions if part.partition not in self.position]
         self.position.update(await self._offsets(new, OffsetSpec.EARLIEST))
-        self._hang_up()
+        self._close_stream()
 
     # --- failures -----------------------------------------------------------------------------------------------------
     async def _failed(self, error: LogError) -> None:
@@ -292,6 +292,6 @@ class Reader:
             if not begins[partition] <= offset <= ends[partition]:
                 self.position[partition] = chosen[partition]
 
-    def _hang_up(self) -> None:
+    def _close_stream(self) -> None:
         self._streams.close()
         self._chunks.clear()

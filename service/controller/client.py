@@ -108,7 +108,7 @@ class RemoteController:
         while True:
             self._sent_ms = clock.steady_ms()
             try:
-                reply = await self._until_answered(
+                reply = await self._retry_until_deadline(
                     lambda: answered(self._stub.Register(request, timeout=COMMAND_TIMEOUT_S), self._controller.address),
                     None,
                 )
@@ -137,7 +137,7 @@ class RemoteController:
             numbered = pb.NumberedCommand(sequence=sequence, command=encoded)
             deadline = self._controller.clock.monotonic() + COMMAND_TIMEOUT_S
             try:
-                outcome = await self._until_answered(lambda: self._outcome(numbered), deadline)
+                outcome = await self._retry_until_deadline(lambda: self._outcome(numbered), deadline)
             finally:
                 self._unanswered.discard(sequence)
         await self._follower.reach(outcome.offset, COMMAND_TIMEOUT_S)
@@ -195,7 +195,7 @@ class RemoteController:
             self._calls -= 1
             self._call_next()
 
-    async def _until_answered(self, call: Callable[[], Awaitable[Answer]], deadline: float | None) -> Answer:
+    async def _retry_until_deadline(self, call: Callable[[], Awaitable[Answer]], deadline: float | None) -> Answer:
         """Returns the answer. Calls that the channel loses, or that arrive before this broker is unfenced, are sent again."""
         backoff, clock = Backoff(RETRYING, self._controller.rng), self._controller.clock
         while True:

@@ -38,7 +38,7 @@ async def collect_tier(node: Node, into: Exposition) -> None:
             pass  # use the last known values
         _questions(client, into)
         word = node.ground.settings.supervised
-        if word is None or word.tier_door is None:  # the supervisor counts a shared process
+        if word is None or word.tier_listener is None:  # the supervisor counts a shared process
             _process(client, into)
         _store(client.stats.totals(), into)
         # Before the first probe the store counts as unreachable.

@@ -132,9 +132,9 @@ async def _serve(settings: NodeSettings) -> int:
 
 def _launcher(settings: NodeSettings) -> TierLauncher:
     word = settings.supervised
-    if word is None or word.tier_door is None:
+    if word is None or word.tier_listener is None:
         return ExecLauncher(settings.log_format)
-    return SharedLauncher(word.tier_door)
+    return SharedLauncher(word.tier_listener)
 
 
 def _files() -> tuple[Descriptors, Files]:

@@ -40,7 +40,7 @@ BROKER, BROKER_AND_CONTROLLER = "broker", "broker,controller"
 class Supervision(BaseModel):
     """The settings that a supervisor, the process `pid`, passes to a broker that it starts. The broker is one of `brokers` on
     this machine, which share the resources of one node. It also accepts connections from `sockets`, which are inherited
-    descriptors by listener name. `tier_door` is the inherited descriptor of the tier process that the brokers share, None
+    descriptors by listener name. `tier_listener` is the inherited descriptor of the tier process that the brokers share, None
     without a store."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ class Supervision(BaseModel):
     pid: int
     brokers: int = Field(ge=1)
     sockets: Mapping[str, int] = Field(default_factory=dict)
-    tier_door: int | None = None
+    tier_listener: int | None = None
 
 
 class NodeSettings(BaseModel):

@@ -129,8 +129,8 @@ class Supervisor:
     def _start(self, state: BrokerState) -> BrokerState:
         settings = self._plans[state.broker_id].settings
         descriptors = {name: each.fileno() for name, each in self._sockets.items()}
-        door = None if self._tier is None else self._tier.door
-        word = Supervision(pid=os.getpid(), brokers=len(self._plans), sockets=descriptors, tier_door=door)
+        listener = None if self._tier is None else self._tier.listener
+        word = Supervision(pid=os.getpid(), brokers=len(self._plans), sockets=descriptors, tier_listener=listener)
         words = own_command(["serve", *words_of(settings.model_copy(update={"supervised": word}))])
         try:
             pid = os.posix_spawn(

@@ -1,6 +1,6 @@
-"""The tier process that all brokers of a supervisor share. A broker that needs the process knocks on the door, a socket that it
-has inherited (`storage_tiers/door.py`), and the supervisor starts the process if none runs. The process ends when the last
-broker has closed its session, which brokers do after an idle minute.
+"""The tier process that all brokers of a supervisor share. A broker that needs the process requests a session at
+its listener, a socket that it has inherited (`storage_tiers/session_listener.py`), and the supervisor starts the process if
+none runs. The process ends when the last broker has closed its session, which brokers do after an idle minute.
 
 Invariants: at most one tier process runs. A process that fails is started again after a growing pause. The supervisor kills a
 process that does not accept a waiting broker; a broker kills a process that does not answer in its session. The process ends
@@ -23,13 +23,14 @@ from service.observability.process import resident_bytes_of
 from service.settings.node_settings import environment_of_children
 from service.supervisor.decisions import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S
 from storage_tiers import events
-from storage_tiers.door import make_door, waiting_at
 from storage_tiers.peak_memory import peak_resident_bytes
+from storage_tiers.session_listener import make_listener, waiting_at
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks of the door, and the number of checks in a row after which a process that has not read the waiting
-#: knocks is killed: PATIENCE once it has read some, STARTING_PATIENCE before. A broker's heartbeats have the same numbers.
+#: Seconds between two checks of the listener, and the number of checks in a row after which a process that has not read the
+#: waiting requests is killed: PATIENCE once it has read some, STARTING_PATIENCE before. A broker's heartbeats have the same
+#: numbers.
 LOOK_S = 1.0
 PATIENCE, STARTING_PATIENCE = 8, 30
 #: Seconds from the end of the last broker to SIGKILL.
@@ -41,7 +42,7 @@ class SharedTier:
 
     def __init__(self, log_format: str, keep_out: Iterable[int]) -> None:
         self._log_format = log_format
-        self._inside, self._outside = make_door()
+        self._inside, self._outside = make_listener()
         self._outside.set_inheritable(True)
         self._keep_out = (*keep_out, self._outside.fileno())
         self._waiting: asyncio.TimerHandle | None = None
@@ -51,19 +52,19 @@ class SharedTier:
         self._started_s = 0.0
         self._failures = self._deaf = 0
         self._has_opened = False
-        #: The result of `waiting_at` at the last check of the door: the first waiting bytes, and the number of all.
+        #: The result of `waiting_at` at the last check of the listener: the first waiting bytes, and the number of all.
         self._waited = b"", 0
         self._peak_bytes = 0
         self.pid: int | None = None
         self.starts = self.lost = 0
 
     @property
-    def door(self) -> int:
-        """The descriptor on which brokers knock, and which they inherit."""
+    def listener(self) -> int:
+        """The descriptor to which brokers send their requests, and which they inherit."""
         return self._outside.fileno()
 
     def watch(self) -> None:
-        """Waits for a broker to knock."""
+        """Waits for a broker to request a session."""
         asyncio.get_running_loop().add_reader(self._inside, self._start)
 
     async def close(self) -> None:
@@ -111,12 +112,12 @@ class SharedTier:
         loop.remove_reader(self._inside)
         # Descriptors that Python opens close on exec, but duplicates that posix_spawn makes stay open. A duplicate needs
         # another number than its original.
-        door = 3 if self._inside.fileno() != 3 else 4
-        words = [sys.executable, "-P", "-m", "storage_tiers.cold.process.main", "--door", str(door)]
+        listener = 3 if self._inside.fileno() != 3 else 4
+        words = [sys.executable, "-P", "-m", "storage_tiers.cold.process.main", "--listener", str(listener)]
         words += ["--parent", str(os.getpid()), "--log-format", self._log_format]
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         actions += [(os.POSIX_SPAWN_CLOSE, each) for each in self._keep_out]  # type: ignore[misc]
-        actions += [(os.POSIX_SPAWN_DUP2, self._inside.fileno(), door)]  # type: ignore[list-item]
+        actions += [(os.POSIX_SPAWN_DUP2, self._inside.fileno(), listener)]  # type: ignore[list-item]
         try:
             self.pid = os.posix_spawn(
                 words[0], words, environment_of_children(), setpgroup=0, setsigmask=(), file_actions=actions
@@ -141,11 +142,11 @@ class SharedTier:
         return pause_s
 
     def _look(self) -> None:
-        """Kills a process that has read nothing of the knocks at the door between the last checks. Counts checks, not time,
+        """Kills a process that has read none of the waiting requests between the last checks. Counts checks, not time,
         because a supervisor that was suspended must not kill its process."""
         (first, size), before = waiting_at(self._inside), self._waited
         self._waited = first, size
-        # If the process has read, fewer bytes wait, or another knock is the first. More bytes than before may then wait, too.
+        # If the process has read, fewer bytes wait, or another request is the first. More bytes than before may then wait, too.
         if size and (not before[1] or (first == before[0] and size >= before[1])):
             self._deaf += 1
         else:

@@ -27,7 +27,7 @@ def test_every_row_of_groups_gives_a_figure(tmp_path: Path, monkeypatch: pytest.
         rows = [*coordinators.one_round(broker, "t", table), *coordinators.fresh(broker, "t", table)]
         with pytest.raises(LoadFailed, match="has no offset"):
             monkeypatch.setattr(coordinators, "LIMIT_S", 0.0)
-            coordinators.until_answered(broker.address, "nobody", 1, "of-10")
+            coordinators.wait_until_answered(broker.address, "nobody", 1, "of-10")
     finally:
         broker.stop()
     judged = {name for name, _, value in rows if value is not None and name in WANTED}

@@ -176,7 +176,7 @@ def test_a_member_survives_a_pause_of_the_node_if_its_heartbeat_was_sent_in_time
         lambda: time.sleep(0.2),
         lambda: peer.quietly("describe_groups", 0, groups=[group])["groups"][0]["members"] == [],
     )
-    peer.hang_up()
+    peer.close_connection()
 
 
 async def test_aiokafka_members_share_partitions(node: Node, topic: str) -> None:

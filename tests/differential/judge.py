@@ -164,7 +164,7 @@ class Judge:
         try:
             of.script(peer, of.version)
         finally:
-            peer.hang_up()
+            peer.close_connection()
         labels = Counter((exchange.api, exchange.version, exchange.label) for exchange in peer.transcript)
         twice = [label for label, times in labels.items() if times > 1]
         if twice or not labels:

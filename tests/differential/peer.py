@@ -67,7 +67,7 @@ class Peer:
     def restart(self, *topics: tuple[str, int]) -> None:
         """Restarts the broker cleanly; returns once it leads the given topics' partitions (name, partition count) again."""
         assert self._restart is not None
-        self.hang_up()
+        self.close_connection()
         self._restart()
         for topic, partitions in topics:
             self.await_partitions(topic, partitions)
@@ -136,7 +136,7 @@ class Peer:
     ) -> Tree:
         """Sends raw bytes, size included. The response is decoded as `api` v`version`; "frames" expects the peer to close.
         With `patience`, no response within that many seconds is recorded as `SILENT`."""
-        self.hang_up()
+        self.close_connection()
         self._turn("frames", {})
         self._send_bytes(data)
         try:
@@ -148,7 +148,7 @@ class Peer:
         if frame is None:
             return self._note(api, version, label, CLOSED)
         if api == "frames":
-            self.hang_up()
+            self.close_connection()
             return self._note(api, version, label, {"connection": "an answer", "bytes": len(frame)})
         return self._note(api, version, label, message_trees.answer(api, version, frame)[1])
 
@@ -168,7 +168,7 @@ class Peer:
         self._turn(api, values)
         return Waiting(self, api, version, values)
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -276,10 +276,10 @@ class Peer:
             head = self._exactly(connection, 4)
             frame = None if head is None else self._exactly(connection, struct.unpack(">i", head)[0])
         except TimeoutError:
-            self.hang_up()
+            self.close_connection()
             raise PeerSilent(f"{self.name} neither answers nor closes the connection in {seconds} s") from None
         if frame is None:
-            self.hang_up()
+            self.close_connection()
         return frame
 
     @staticmethod
@@ -324,5 +324,5 @@ class Waiting:
         try:
             answer = self._own._answer(api, version, self._number)
         finally:
-            self._own.hang_up()
+            self._own.close_connection()
         return self._peer._note(api, version, label, answer)

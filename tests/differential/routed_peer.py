@@ -96,8 +96,8 @@ class RoutedPeer(Peer):
         with self.only(broker):
             return self.quietly(api, version, **values)
 
-    def hang_up(self) -> None:
-        super().hang_up()
+    def close_connection(self) -> None:
+        super().close_connection()
         for broker, kept in self._sockets.items():
             if kept is not None:
                 kept.close()
@@ -206,7 +206,7 @@ def place_internal_topics(name: str, addresses: Mapping[int, str]) -> None:
         if made["error_code"] != "NONE":
             raise PeerFailed(f"{name}: {topic} was not created: {made}")
         peer.await_partitions(topic, PARTITIONS)
-    peer.hang_up()
+    peer.close_connection()
 
 
 def _partitions(values: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -36,4 +36,4 @@ def test_no_member_expires_whose_heartbeat_lay_in_the_socket(tmp_path: Path) -> 
         for (peer, beat), waiting in zip(members, sent, strict=True):
             assert waiting.end("after the pause")["error_code"] == "NONE"
             assert peer.quietly("heartbeat", 0, **beat)["error_code"] == "NONE"
-            peer.hang_up()
+            peer.close_connection()

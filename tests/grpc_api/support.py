@@ -28,7 +28,7 @@ class Served:
         """Whether the topic's file was written to the bucket."""
         return any(key.endswith(f"/{topic}/topic.json") for verb, key in self.node.store.calls if verb == "put")
 
-    async def hang_up(self) -> None:
+    async def close_connection(self) -> None:
         """Ends every call at once, and stops listening."""
         await self.server.stop(0)
 

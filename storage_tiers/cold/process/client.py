@@ -6,7 +6,8 @@ starts only after the last has ended. Every question gets an answer: the process
 ended or the deadline has passed. No question is lost to a process that exits because it is idle. A process that hangs is killed
 within seconds, not only at a question's deadline.
 
-With several brokers on a machine, a *process* here is this broker's session in their shared tier process (`door.py`).
+With several brokers on a machine, a *process* here is this broker's session in their shared tier process
+(`session_listener.py`).
 
 A question whose answer was lost may have had its effect. Every operation may be repeated.
 """

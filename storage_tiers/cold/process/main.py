@@ -1,9 +1,9 @@
 """The tier process: all store traffic, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
 
-A broker starts it with one inherited socket, or a supervisor with the door (`door.py`) at which its brokers knock. The store's
-location arrives over a broker's socket, credentials in the environment. The process ends when the last socket closes, so it
-never outlives its broker. The kernel kills it if its supervisor ends. It also ends on SIGTERM, but ignores SIGINT: a Ctrl-C in
-a terminal reaches the broker too, and the broker's last offloads still need this process.
+A broker starts it with one inherited socket, or a supervisor with the listener (`session_listener.py`) at which its brokers
+request sessions. The store's location arrives over a broker's socket, credentials in the environment. The process ends when the
+last socket closes, so it never outlives its broker. The kernel kills it if its supervisor ends. It also ends on SIGTERM, but
+ignores SIGINT: a Ctrl-C in a terminal reaches the broker too, and the broker's last offloads still need this process.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ async def _open(location: StoreLocation) -> ObjectStore:
     return await open_store(location, OsFiles(), SystemClock())
 
 
-async def serve(sock: socket.socket, *, is_door: bool) -> None:
+async def serve(sock: socket.socket, *, is_listener: bool) -> None:
     server = TierServer(_open, SystemClock(), SystemRng())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-    await (server.run_door(sock) if is_door else server.run(sock))
+    await (server.run_listener(sock) if is_listener else server.run(sock))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--socket", type=int, metavar="FD", help="inherited socket to the broker")
-    start.add_argument("--door", type=int, metavar="FD", help="inherited socket at which brokers knock")
+    start.add_argument("--listener", type=int, metavar="FD", help="inherited socket at which brokers request sessions")
     parser.add_argument("--parent", type=int, metavar="PID", help="process with which this one ends")
     parser.add_argument("--log-format", choices=events.FORMS, default="text")
     parsed = parser.parse_args(arguments)
@@ -78,9 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     give_back_freed_blocks()
     yield_to_the_broker()
     events.set_up(logging.WARNING, parsed.log_format)
-    is_door = parsed.door is not None
+    is_listener = parsed.listener is not None
     try:
-        asyncio.run(serve(socket.socket(fileno=parsed.door if is_door else parsed.socket), is_door=is_door))
+        asyncio.run(
+            serve(socket.socket(fileno=parsed.listener if is_listener else parsed.socket), is_listener=is_listener)
+        )
     except ProtocolError as error:
         events.error(log, "tier_process.misunderstood", error=error)
         return 1

@@ -43,9 +43,9 @@ from storage_tiers.cold.process.shared_work import OpenStore, SharedWork
 from storage_tiers.cold.process.table import perform
 from storage_tiers.cold.process.value_json import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
-from storage_tiers.door import Visitor, visitors_at
 from storage_tiers.errors import LogError, TierUnavailable
 from storage_tiers.peak_memory import peak_resident_bytes
+from storage_tiers.session_listener import SessionSockets, accepted
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +75,20 @@ class TierServer:
         finally:
             await self._shared.close()
 
-    async def run_door(self, door: socket.socket) -> None:
-        """Answers all brokers that knock, until the last one has left. A later knock waits for the next process."""
+    async def run_listener(self, listener: socket.socket) -> None:
+        """Answers all brokers that request a session, until the last session ends. Later requests wait for the next process."""
         loop = asyncio.get_running_loop()
         serving: set[asyncio.Task[None]] = set()
         of_one: Counter[int] = Counter()
 
-        def let_in() -> None:
-            for visitor in () if self._stopped.is_set() else visitors_at(door):
-                if of_one[visitor.pid] >= MAX_SESSIONS_OF_ONE:
-                    visitor.send_away()
+        def accept() -> None:
+            for session in () if self._stopped.is_set() else accepted(listener):
+                if of_one[session.pid] >= MAX_SESSIONS_OF_ONE:
+                    session.close()
                     continue
-                of_one[visitor.pid] += 1
-                task = loop.create_task(self._serve_visitor(visitor))
-                task.add_done_callback(partial(leave, visitor.pid))
+                of_one[session.pid] += 1
+                task = loop.create_task(self._serve_session(session))
+                task.add_done_callback(partial(leave, session.pid))
                 serving.add(task)
 
         def leave(pid: int, _: asyncio.Task[None]) -> None:
@@ -96,29 +96,29 @@ class TierServer:
             if not of_one[pid]:
                 del of_one[pid]
 
-        loop.add_reader(door, let_in)
+        loop.add_reader(listener, accept)
         try:
-            let_in()
+            accept()
             while serving:
                 done, _ = await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
                 serving -= done
-                let_in()
+                accept()
         finally:
-            loop.remove_reader(door)
+            loop.remove_reader(listener)
             await self._shared.close()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    async def _serve_visitor(self, visitor: Visitor) -> None:
-        with visitor.lifeline:
+    async def _serve_session(self, sockets: SessionSockets) -> None:
+        with sockets.lifeline:
             try:
-                visitor.lifeline.send(b"%d" % os.getpid())
+                sockets.lifeline.send(b"%d" % os.getpid())
             except OSError:  # the broker has left
-                visitor.session.close()
+                sockets.session.close()
                 return
             try:
-                await self._serve(visitor.session)
+                await self._serve(sockets.session)
             except ProtocolError as error:
                 events.error(log, "tier_process.misunderstood", error=error)
             except Exception as error:  # noqa: BLE001 - the other sessions continue

@@ -9,18 +9,18 @@ import signal
 import socket
 
 from storage_tiers.cold.process.launcher import Launched
-from storage_tiers.door import knock
 from storage_tiers.errors import TierUnavailable
+from storage_tiers.session_listener import request_session
 
 
 class SharedLauncher:
-    """Opens sessions in the tier process behind `door`, an inherited descriptor. The supervisor starts that process."""
+    """Opens sessions in the tier process of `listener`, an inherited descriptor. The supervisor starts that process."""
 
-    def __init__(self, door: int) -> None:
-        self._door = socket.socket(fileno=door)
+    def __init__(self, listener: int) -> None:
+        self._listener = socket.socket(fileno=listener)
 
     async def launch(self) -> Launched:
-        """Returns before the process has answered. Raises TierUnavailable if too many brokers wait at the door."""
+        """Returns before the process has answered. Raises TierUnavailable if too many requests wait."""
         with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
             try:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -29,7 +29,7 @@ class SharedLauncher:
                 near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
                 kept.enter_context(near)
                 given.enter_context(far)
-                knock(self._door, theirs, far)
+                request_session(self._listener, theirs, far)
             except OSError as error:
                 raise TierUnavailable(f"the tier process cannot be reached: {error.strerror}; retry") from error
             kept.pop_all()
@@ -47,12 +47,12 @@ class SessionHandle:
 
     @property
     def process_id(self) -> int | None:
-        """None before the process has answered the knock."""
+        """None before the process has accepted the session."""
         return self._process_id
 
     def kill(self) -> None:
-        """Kills the process, and with it every session; the supervisor starts another. If the process has never answered the
-        knock, the supervisor, which watches the door, kills it."""
+        """Kills the process, and with it every session; the supervisor starts another. If the process has never accepted
+        the session, the supervisor, which watches the listener, kills it."""
         # The open lifeline shows that the process lives, so no other process can have its id.
         if self._process_id is not None and not self._watching.done():
             os.kill(self._process_id, signal.SIGKILL)

@@ -98,9 +98,9 @@ def on_two_connections(peer: Peer, version: int) -> None:
     topic = peer.create()
     peer.fill(topic[1], batch(b"x"))
     reader = Reader(peer, version, "opened", of(topic, {0: 0}))
-    peer.hang_up()
+    peer.close_connection()
     reader.ask("on another connection")
-    peer.hang_up()
+    peer.close_connection()
     reader.ask("on a third", of(topic, {0: 1}))
 
 

@@ -184,7 +184,7 @@ def on_another_connection(peer: Peer, version: int) -> None:
     """The broker forgets a client when its connection closes."""
     opened = subscribed(peer, "first", None)
     push(peer, "a last push", opened, terminating=True)
-    peer.hang_up()
+    peer.close_connection()
     peer.settle_same("api_versions", 0, "the connection is closed")
     subscribed(peer, "the same again", opened["client_instance_id"])
     push(peer, "its push", opened)

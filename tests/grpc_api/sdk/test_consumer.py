@@ -364,7 +364,7 @@ async def test_a_consumer_continues_when_the_node_is_back(node: Served, client: 
         member = Member(consumer, found)
         await until(lambda: len(found) == 20)
         for start in (20, 40):
-            await node.hang_up()
+            await node.close_connection()
             await node.come_back()
             await write(client, "t", 20, start)
             await until(lambda: len(found) == start + 20)  # noqa: B023
@@ -376,7 +376,7 @@ async def test_a_node_that_stays_away_is_an_error_in_its_time(node: Served, clie
     await client.create_topic("t")
     async with client.consumer("g", ["t"], ConsumerOptions(heartbeat_s=0.05, retry_s=0.3)) as consumer:
         await until_joined(consumer)
-        await node.hang_up()
+        await node.close_connection()
         with pytest.raises(LogError):
             async with asyncio.timeout(60):
                 await anext(consumer)

@@ -69,7 +69,7 @@ async def test_after_a_lost_answer_the_retry_leaves_one_record(
         await (await producer.send("t", b"first"))
         lost = await producer.send("t", b"lost")
         await until(lambda: answers.calls == 2)
-        await node.hang_up()
+        await node.close_connection()
         await node.come_back()
         assert (await lost).offset == 1
         assert (await (await producer.send("t", b"after"))).offset == 2
@@ -108,7 +108,7 @@ async def test_without_idempotence_a_lost_answer_may_mean_twice_but_never_none(
     async with client.producer(ProducerOptions(linger_s=0.0, idempotent=False)) as producer:
         lost = await producer.send("t", b"lost")
         await until(lambda: answers.calls == 1)
-        await node.hang_up()
+        await node.close_connection()
         await node.come_back()
         assert (await lost).offset == 1
     assert await values_of(client) == [b"lost", b"lost"]
@@ -120,7 +120,7 @@ async def test_restarts_of_the_node_lose_and_duplicate_nothing(node: Served, cli
     async with client.producer(ProducerOptions(batch_bytes=2000, linger_s=0.001)) as producer:
         for round_ in range(5):
             sent += await send_all(producer, 400, 400 * round_)
-            await node.hang_up()
+            await node.close_connection()
             sent += await send_all(producer, 100, 10_000 + 100 * round_)
             await node.come_back()
         await producer.flush()
@@ -174,7 +174,7 @@ async def test_the_error_of_a_timed_out_record_says_whether_it_may_be_in_the_log
 
 async def test_without_a_node_records_fail_in_their_time(node: Served, client: Client) -> None:
     await client.create_topic("t")
-    await node.hang_up()
+    await node.close_connection()
     async with client.producer(ProducerOptions(delivery_timeout_s=0.3)) as producer:
         sent = await send_all(producer, 3)
         for future in sent:
@@ -241,7 +241,7 @@ async def test_a_reader_continues_at_its_position_when_the_node_returns(node: Se
         await send_all(producer, 1000)
     reader = client.reader("t", options=ReaderOptions(until_end=True, fetch_bytes=2000))
     found = [await anext(reader) for _ in range(300)]
-    await node.hang_up()
+    await node.close_connection()
     back = asyncio.get_running_loop().create_task(_later(node))
     found += [message async for message in reader]
     await back
@@ -256,7 +256,7 @@ async def _later(node: Served) -> None:
 async def test_a_reader_fails_when_the_node_is_away_too_long(node: Served, client: Client) -> None:
     await client.create_topic("t")
     reader = client.reader("t", options=ReaderOptions(retry_s=0.2))
-    await node.hang_up()
+    await node.close_connection()
     with pytest.raises(LeaderNotAvailable, match=node.address):
         await anext(reader)
 

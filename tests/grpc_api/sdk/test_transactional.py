@@ -251,7 +251,7 @@ async def test_a_lost_connection_costs_and_doubles_nothing(
         for number in range(20):
             await transaction.send("t", b"%02d" % number)
             if number == 10:
-                await node.hang_up()
+                await node.close_connection()
                 back = asyncio.ensure_future(node.come_back())
         await back
     await committed(client, *(b"%02d" % number for number in range(20)))
@@ -263,7 +263,7 @@ async def test_a_transaction_that_is_being_committed_takes_no_more_records(
     """Such records would belong to the next transaction."""
     opened = producer.begin()
     await opened.send("t", b"kept")
-    await node.hang_up()
+    await node.close_connection()
     ending = asyncio.ensure_future(producer.commit())
     await asyncio.sleep(0)
     with pytest.raises(InvalidRequest, match="begin another"):

@@ -104,11 +104,11 @@ def test_a_broker_that_does_not_lead_names_the_leader_and_its_address(cluster: C
             assert found["current_leader"]["leader_id"] == leader
             ((at, host, port),) = [(each["node_id"], each["host"], each["port"]) for each in answer["node_endpoints"]]
             assert (at, f"{host}:{port}") == (leader, cluster.nodes[leader].kafka)
-            peer.hang_up()
+            peer.close_connection()
             peer = Peer(f"broker {leader}", f"{host}:{port}", "")
             (found,) = peer.quietly("produce", 12, **produced)["responses"][0]["partition_responses"]
             assert found["error_code"] == "NONE"
-            peer.hang_up()
+            peer.close_connection()
 
 
 def test_requests_for_the_controller_are_carried_out_from_any_broker(cluster: Cluster) -> None:

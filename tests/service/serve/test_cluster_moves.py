@@ -150,7 +150,7 @@ def offset_of(cluster: Cluster, broker: int, topic: str, batch: bytes) -> int:
         return found["row"]["error_code"] not in ("LEADER_NOT_AVAILABLE", "NOT_LEADER_OR_FOLLOWER")
 
     until(is_led, f"broker {broker} leads {topic}")
-    peer.hang_up()
+    peer.close_connection()
     assert found["row"]["error_code"] == "NONE", found
     return int(found["row"]["base_offset"])
 

@@ -29,9 +29,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def watched(*keep_out: int) -> AsyncIterator[tuple[SharedTier, SharedLauncher]]:
-    """A door and its process; a task reaps the process as the supervisor does."""
+    """A listener and its process; a task reaps the process as the supervisor does."""
     tier = SharedTier("text", keep_out)
-    launcher = SharedLauncher(os.dup(tier.door))
+    launcher = SharedLauncher(os.dup(tier.listener))
 
     async def reap() -> None:
         while True:
@@ -48,7 +48,7 @@ async def watched(*keep_out: int) -> AsyncIterator[tuple[SharedTier, SharedLaunc
     finally:
         await tier.close()
         reaping.cancel()
-        launcher._door.close()
+        launcher._listener.close()
 
 
 def metrics(tier: SharedTier) -> dict[str, float]:
@@ -83,7 +83,7 @@ async def test_it_runs_while_a_broker_has_a_session() -> None:
                 peak = shown["tidelog_tier_process_peak_resident_bytes"]
                 assert peak >= shown["tidelog_tier_process_resident_bytes"] > 1 << 20
                 sockets = [os.readlink(each) for each in Path(f"/proc/{tier.pid}/fd").iterdir()]
-                for other in (bootstrap.fileno(), tier.door):
+                for other in (bootstrap.fileno(), tier.listener):
                     assert f"socket:[{os.fstat(other).st_ino}]" not in sockets
                 await left(one)
                 assert tier.pid is not None
@@ -160,7 +160,7 @@ async def test_a_process_is_deaf_if_nothing_was_read_between_two_looks() -> None
         tier._looking.cancel()
         return tier._deaf
 
-    with socket.socket(fileno=os.dup(tier.door)) as outside:
+    with socket.socket(fileno=os.dup(tier.listener)) as outside:
         assert looked() == 0
         outside.send(b"12345678" * 100)
         assert [looked(), looked()] == [1, 2]
@@ -179,8 +179,8 @@ async def test_a_process_is_deaf_if_nothing_was_read_between_two_looks() -> None
     assert not asyncio.get_running_loop().remove_reader(fd)
 
 
-async def test_a_closed_door_is_not_watched() -> None:
-    """Another socket may have the closed door's descriptor."""
+async def test_a_closed_listener_is_not_watched() -> None:
+    """Another socket may have the closed listener's descriptor."""
     async with watched() as (tier, launcher):
         one = await launcher.launch()
         await let_in(tier, one)

@@ -1,4 +1,4 @@
-"""A tier process behind a door, in the test's own process, and sessions whose frames the test writes and reads."""
+"""A tier process with a listener, in the test's own process, and sessions whose frames the test writes and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage_tiers.cold.process.shared_launcher import SharedLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.door import make_door
+from storage_tiers.session_listener import make_listener
 from tests.storage_tiers.cold.support import EagerClock
 from tests.storage_tiers.tier.support import MEMORY, PATIENT
 from tests.support.clock import SeededRng
@@ -38,10 +38,10 @@ PATIENCE_S = 120.0
 
 
 class House:
-    """A door, and on request the process behind it, in this process's event loop."""
+    """A listener, and on request the process that reads it, in this process's event loop."""
 
     def __init__(self) -> None:
-        self.inside, outside = make_door()
+        self.inside, outside = make_listener()
         self.launcher = SharedLauncher(outside.detach())
         self.store = Counting(MemoryStore(SystemClock()))
         self.opened = 0
@@ -57,12 +57,14 @@ class House:
         self.process = asyncio.create_task(self._run(self.server))
 
     async def _run(self, server: TierServer) -> None:
-        """Runs the process once a broker has knocked, as a supervisor does."""
-        knocked = select.poll()  # select(2) refuses descriptors above 1023, which tests of this process may have taken
-        knocked.register(self.inside, select.POLLIN)
-        while not knocked.poll(0):
+        """Runs the process once a broker has requested a session, as a supervisor does."""
+        requested = (
+            select.poll()
+        )  # select(2) refuses descriptors above 1023, which tests of this process may have taken
+        requested.register(self.inside, select.POLLIN)
+        while not requested.poll(0):
             await asyncio.sleep(0.002)
-        await server.run_door(self.inside)
+        await server.run_listener(self.inside)
 
     async def left(self) -> None:
         """Waits until the process has ended by itself."""

@@ -1,4 +1,4 @@
-"""A broker that misbehaves at the door of a shared tier process, or in its session, harms no other broker."""
+"""A broker that misbehaves at the listener of a shared tier process, or in its session, harms no other broker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ from storage_tiers.cold.process.shared_work import MAX_STORES, SharedWork
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.door import READ_BYTES, READS_A_TURN, knock, make_door, visitors_at, waiting_at
 from storage_tiers.errors import StoreRefused, TierUnavailable
+from storage_tiers.session_listener import (
+    READ_BYTES,
+    READS_A_TURN,
+    accepted,
+    make_listener,
+    request_session,
+    waiting_at,
+)
 from tests.storage_tiers.tier.downloaded import BYTES, chunk
 from tests.storage_tiers.tier.shared_process import Raw, house, raw
 from tests.storage_tiers.tier.support import broker, until
@@ -54,7 +61,7 @@ async def test_descriptors_that_are_no_session_are_closed_and_ignored(tmp_path: 
         with open(os.devnull) as file, stream, other, datagram, _, internet:
             null, unix, udp, tcp = (each.fileno() for each in (file, stream, datagram, internet))
             for fds in ([null, null], [unix, null], [null, unix], [unix], [unix, udp], [tcp, unix]):
-                socket.send_fds(at.launcher._door, [b"k"], fds)
+                socket.send_fds(at.launcher._listener, [b"k"], fds)
             await until(lambda: waiting_at(at.inside) == (b"", 0))
             await one.client.ask(chunk())
         assert open_descriptors() == before
@@ -62,25 +69,25 @@ async def test_descriptors_that_are_no_session_are_closed_and_ignored(tmp_path: 
         await at.left()
 
 
-def test_a_look_at_the_door_takes_few_reads() -> None:
-    inside, outside = make_door()
+def test_a_turn_of_the_listener_takes_few_reads() -> None:
+    inside, outside = make_listener()
     with inside, outside:
         for _ in range(2 * READS_A_TURN):
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                knock(outside, ours, theirs)
+                request_session(outside, ours, theirs)
         for _ in range(2):
-            found = list(visitors_at(inside))
+            found = list(accepted(inside))
             assert {each.pid for each in found} == {os.getpid()}
             assert len(found) == READS_A_TURN
             for each in found:
-                each.send_away()
-        assert list(visitors_at(inside)) == []
+                each.close()
+        assert list(accepted(inside)) == []
         flood = outside.send(bytes(READS_A_TURN * READ_BYTES))
         assert flood > 2 * READS_A_TURN
         assert waiting_at(inside) == (bytes(8), flood)
-        assert list(visitors_at(inside)) == []
-        assert waiting_at(inside) == (b"", 0), "one look reads far more than a byte at a time"
+        assert list(accepted(inside)) == []
+        assert waiting_at(inside) == (b"", 0), "one turn reads far more than a byte at a time"
 
 
 async def test_a_full_lifeline_does_not_block_the_process(tmp_path: Path) -> None:
@@ -95,12 +102,12 @@ async def test_a_full_lifeline_does_not_block_the_process(tmp_path: Path) -> Non
                     while True:
                         far.send(bytes(1 << 16))
                 far.setblocking(True)
-                knock(at.launcher._door, theirs, far)
-                (visitor,) = visitors_at(at.inside)
-                assert not os.get_blocking(visitor.lifeline.fileno()), "otherwise the rest of this test would hang"
+                request_session(at.launcher._listener, theirs, far)
+                (session,) = accepted(at.inside)
+                assert not os.get_blocking(session.lifeline.fileno()), "otherwise the rest of this test would hang"
                 far.setblocking(True)
-                knock(at.launcher._door, theirs, far)
-                visitor.send_away()
+                request_session(at.launcher._listener, theirs, far)
+                session.close()
             at.start()
             await one.client.ask(chunk())
             await ended(ours)
@@ -154,7 +161,7 @@ async def test_a_stop_ends_sessions_that_are_not_configured() -> None:
         await at.left()
 
 
-async def test_a_knock_after_a_stop_waits_for_the_next_process(tmp_path: Path) -> None:
+async def test_a_request_after_a_stop_waits_for_the_next_process(tmp_path: Path) -> None:
     async with house() as at:
         at.start()
         held = await raw(at, tmp_path)

@@ -27,7 +27,7 @@ async def test_brokers_share_stores_and_have_their_own_counters_and_files(tmp_pa
         await at.store.put("a", BYTES)
         asking = [asyncio.create_task(b.client.ask(chunk())) for b in (one, two, two)]
         await until(lambda: two.client.stats.asked["FetchChunk"] == 2)
-        at.start()  # the brokers knocked before the process started
+        at.start()  # the brokers requested sessions before the process started
         assert {answer.size for answer in await asyncio.gather(*asking)} == {len(BYTES)}
         assert at.opened == 1
         assert (len(files(tmp_path / "1")), len(files(tmp_path / "2"))) == (1, 2)
@@ -76,12 +76,12 @@ async def test_a_session_that_breaks_the_protocol_ends_alone(tmp_path: Path) -> 
         assert one.client.stats.starts == 1
 
 
-async def test_a_knock_without_sockets_is_ignored(tmp_path: Path) -> None:
+async def test_a_request_without_sockets_is_ignored(tmp_path: Path) -> None:
     async with house() as at, broker(tmp_path, launcher=at.launcher) as one:
         await at.store.put("a", BYTES)
         at.start()
         await one.client.ask(chunk())
-        at.launcher._door.send(b"kkk")
+        at.launcher._listener.send(b"kkk")
         await one.client.close()
         await at.left()
 
