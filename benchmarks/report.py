@@ -29,6 +29,7 @@ PARTS = (
     "cluster",
     "moves",
     "controllers",
+    "changes",
     "beside",
     "starts",
     "java",

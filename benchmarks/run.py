@@ -9,6 +9,7 @@ Parts:
   cluster       the rows of `fleet` with two brokers (`--brokers 2`), beside one broker
   moves         a partition moves to another broker
   controllers   kills, metadata commands and 10,000 partitions of three brokers
+  changes       a broker's event loop while partitions change
   beside        produce while segments roll and are offloaded; consumers at the end of a log
   starts        the time from a start to the first answer
   java          Kafka's Java clients
@@ -49,6 +50,7 @@ from types import FrameType
 
 from benchmarks import (
     beside,
+    changes,
     cluster,
     cold,
     compaction,
@@ -83,6 +85,7 @@ LIMITS = {
     "cluster": 20,
     "moves": 15,
     "controllers": 40,
+    "changes": 10,
     "beside": 25,
     "starts": 5,
     "java": 15,
@@ -203,6 +206,11 @@ class Bench:
             seconds=2 * self._arguments.seconds,
             warm_up=self._arguments.warm_up,
             kafka=self._arguments.kafka,
+        )
+
+    def changes(self) -> None:
+        changes.measure(
+            self._table, self._directory, rounds=self._arguments.rounds, seconds=5 * self._arguments.seconds
         )
 
     def beside(self) -> None:

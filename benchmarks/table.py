@@ -119,6 +119,10 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
     ),
     BESIDE: (Wanted("alone", 0.5),),
     "metadata commands, 64 at once, sent to another broker": (Wanted("", 2000.0),),
+    "10,000 topics and 1,000 partition changes/s: a broker's loop": (Wanted("", 20.0, less_is_better=True),),
+    "10,000 topics and 1,000 partition changes/s: most processor time in a stall": (
+        Wanted("", 5.0, less_is_better=True),
+    ),
     MOVED_WAIT: (Wanted("", 1000.0, less_is_better=True),),
     MOVED_BYTES: (Wanted("", 83.9, less_is_better=True),),
     MOST_IN_A_STALL: (Wanted("", 20.0, less_is_better=True),),
