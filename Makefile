@@ -63,7 +63,7 @@ bench: test-tools  ## measure requests, starts and cold reads (RIVAL=host:port: 
 
 bench-kafka: test-tools  ## measure tidelog beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,cluster,moves,controllers,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,cluster,moves,controllers,changes,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
 
 bench-spark: test-tools  ## measure the column decoder, and a Spark scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)
