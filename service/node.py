@@ -314,4 +314,5 @@ def _reports(
         full=lambda: work.disk.refusal,
         behind=work.tiering.lineage.reasons,
         fenced=lambda: membership is not None and membership.commands.fenced,
+        controller=lambda: None if membership is None else membership.metadata.trouble,
     )

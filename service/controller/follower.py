@@ -63,6 +63,15 @@ class MetadataFollower:
         #: with a controller always writes one.
         self.is_ahead = False
         self._troubles = events.Troubles()
+        self._unreachable = ""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the image may be out of date: the controller cannot be reached, or has older metadata. None while it is followed,
+        and before the first attempt has ended."""
+        if self.is_ahead:
+            return f"the controller has older metadata than this broker's entry {self._index}; see controller.went_back"
+        return self._unreachable or None
 
     @property
     def image(self) -> MetadataImage:
@@ -120,6 +129,7 @@ class MetadataFollower:
             except LogError as error:
                 if error.advice in (Advice.FIX, Advice.STOP, Advice.PAGE):
                     raise
+                self._unreachable = str(error)
                 if self._troubles.begins("controller", error):
                     events.warning(log, "controller.unreachable", address=self._controller.address, error=error)
             if self._index > before:
@@ -137,6 +147,7 @@ class MetadataFollower:
         following = stub.Follow(request)
         try:
             async for reply in following:
+                self._unreachable = ""
                 if self._troubles.ends("controller"):
                     events.info(log, "controller.reached", address=self._controller.address)
                 self._take(reply)

@@ -15,7 +15,8 @@ class Reports:
     `trouble` is the current problem of a probed store, or None. `recovering` names partitions that are recovering. `refusing`
     names partitions that cannot be written or opened because of the disk. `behind` maps each partition for which the store is
     behind to the reason. `holding` is the reason why the node accepts no records yet, or empty. `full` is the reason why it
-    accepts no records for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced."""
+    accepts no records for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced.
+    `controller` is the reason why a broker cannot follow its controller, or None."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -24,6 +25,7 @@ class Reports:
     full: Callable[[], str] = str
     behind: Callable[[], Mapping[str, str]] = dict
     fenced: Callable[[], bool] = bool
+    controller: Callable[[], str | None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -31,10 +33,11 @@ class Readiness:
     """A node is ready after recovery and the first probe of the store, and unready as soon as it has to stop.
 
     A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. Nor
-    does a full disk, because consumers, offloads and eviction need the node, and a restart frees nothing. A data directory that
-    may be an older copy makes the node unready, as does a controller that keeps it fenced. The body names the problems of the
-    store and the disk. It also lists three kinds of partitions: those that are recovering; those that cannot be written or
-    opened because of the disk; and, each with the reason, those for which the store is behind.
+    does a controller that does not answer, or a full disk: consumers, offloads and eviction need the node, and a restart frees
+    nothing. A data directory that may be an older copy makes the node unready, as does a controller that keeps it fenced. The
+    body names the problems of the store, the disk and the controller. It also lists three kinds of partitions: those that are
+    recovering; those that cannot be written or opened because of the disk; and, each with the reason, those for which the store
+    is behind.
     """
 
     recovered: bool = False
@@ -56,6 +59,7 @@ class Readiness:
                 "stopping": self.stopping,
                 "holding": reports.holding(),
                 "fenced": reports.fenced(),
+                "controller": reports.controller() or "ok",
                 "store": (reports.trouble() if self.store == "ok" else None) or self.store,
                 "disk": reports.full() or "ok",
                 "recovering_partitions": reports.recovering(),

@@ -204,8 +204,11 @@ async def test_a_controller_of_an_older_disk_is_not_followed_back(
             await one.remote.execute(new("t", 1))
             one.follower._snapshot.extend(new_topic("half", 9))  # of a stream that broke in a snapshot's middle
             known = one.follower.image
+            assert one.follower.trouble is None
+        await until(lambda: controller.address in (one.follower.trouble or ""))
         async with controlling(tmp_path / "older", controller.port) as older:
             await until(lambda: one.follower.is_ahead)
+            assert "older metadata than this broker's entry" in (one.follower.trouble or "")
             for _ in range(9):
                 await older.controller.execute(SkipProducerIds())
             with pytest.raises(
@@ -217,6 +220,7 @@ async def test_a_controller_of_an_older_disk_is_not_followed_back(
         async with controlling(tmp_path / "one", controller.port) as again:
             await again.controller.execute(SkipProducerIds())  # each start of a node with a controller has an entry
             await until(lambda: not one.follower.is_ahead)
+            assert one.follower.trouble is None
             await one.remote.execute(new("u", 2))
             assert one.follower.image == again.metadata.image
             assert sorted(one.follower.image.topic_ids) == ["t", "u"]

@@ -55,3 +55,10 @@ def test_a_broker_is_ready_once_its_controller_lets_it_lead(fenced: bool) -> Non
     readiness = Readiness(recovered=True, probed=True, reports=Reports(fenced=lambda: fenced))
     assert readiness.ready is not fenced
     assert json.loads(readiness.body())["fenced"] is fenced
+
+
+@pytest.mark.parametrize("trouble", [None, "127.0.0.1:9095 does not answer"])
+def test_a_broker_without_its_controller_is_ready_and_says_so(trouble: str | None) -> None:
+    readiness = Readiness(recovered=True, probed=True, reports=Reports(controller=lambda: trouble))
+    assert readiness.ready, "it serves what it leads"
+    assert json.loads(readiness.body())["controller"] == (trouble or "ok")
