@@ -44,7 +44,7 @@ ROWS = (
 _ASK_AGAIN = (
     TIER + "test_under_fire.py::test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost",
     TIER + "test_under_fire.py::test_a_full_disk_makes_reads_retry_and_the_cache_small",
-    TIER + "test_tier_process.py::test_kill_in_the_middle_of_work",
+    TIER + "test_tier_process.py::test_a_process_that_is_killed_in_the_middle_of_work_is_replaced",
     TIER + "test_tier_process.py::test_a_commit_is_completed_after_a_kill_in_its_middle",
     TIER + "test_tier_process.py::test_a_process_that_hangs_is_killed_and_replaced_within_seconds",
     TIER + "test_tier_life.py::test_a_lost_process_fails_open_questions_and_restarts_with_back_off",
@@ -58,7 +58,7 @@ _ASK_AGAIN = (
     REQUESTS + "requests_that_need_the_store_succeed_when_retried",
     GATEWAY + "test_server.py::test_a_request_that_the_core_gives_up_is_answered",
     SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
-    SDK + "test_failures.py::test_errors_that_pass_are_retried_in_order",
+    SDK + "test_failures.py::test_transient_errors_are_retried_in_order",
     "tests/service/directory/test_beginning.py::test_an_empty_directory_waits_for_an_unreachable_store",
 )
 RETRIED = row(

@@ -79,7 +79,7 @@ COORDINATION_ROWS = (
     ),
     row(
         "needs the protocol's type and its name; send both",
-        _HANDLERS + "test_groups.py::test_a_sync_that_names_both_is_taken",
+        _HANDLERS + "test_groups.py::test_a_sync_that_names_the_protocols_type_and_name_is_accepted",
     ),
     row(
         "transaction.timeout.ms is …; set it to",

@@ -35,11 +35,11 @@ _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
     FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
     "tests/service/takeover/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
-    "tests/service/takeover/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster",
+    "tests/service/takeover/test_takeover.py::test_an_older_copy_of_a_lost_directory_names_the_way_to_continue_the_cluster",
 )
 _PUT_BACK = (
     BROKER
-    + "background/test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
+    + "background/test_store_backwards.py::test_partitions_lead_and_the_store_is_not_written_to_until_it_is_put_back",
     STORE + "another_store_is_corrected",
 )
 _FSYNC_FAILED = (
@@ -86,7 +86,7 @@ DIRECTORY_ROWS = (
         "nothing else names the topic of these records; restore it from a copy|write the two lines `version: 0`",
         BROKER + "partition/test_damaged_files.py::test_an_unrecoverable_topic_id_holds_back_only_its_partition",
     ),
-    row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
+    row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_stays_whole"),
     row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
     row(
         "leave it there: a starting node rebuilds it",
@@ -166,14 +166,17 @@ DIRECTORY_ROWS = (
         "cannot apply its metadata .*start it again",
         LIBRARIES + "a_node_that_cannot_apply_its_metadata_is_started_again",
     ),
-    row("start the version that wrote it, or newer", LIBRARIES + "a_record_of_a_newer_version_is_left_to_that"),
+    row(
+        "start the version that wrote it, or newer",
+        LIBRARIES + "a_metadata_record_of_a_newer_version_is_applied_by_that_version",
+    ),
 )
 
 # --- the store --------------------------------------------------------------------------------------------------------
 STORE_ROWS = (
     row(
         "holds no cluster …(: it holds …. Name one of those|, nor any other; correct --store)",
-        STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
+        STORE + "the_error_of_an_unknown_cluster_names_the_clusters_of_the_store",
     ),
     row(
         "there is no directory …: mount it, or correct --store",
@@ -229,21 +232,21 @@ STORE_ROWS = (
     ),
     row(
         "is deleted in the bucket, which is final: nothing more",
-        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
-        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+        REPAIR + "a_mistaken_deletion_is_undone_by_the_previous_version_of_the_manifest",
+        REPAIR + "an_intended_deletion_of_a_manifest_is_followed_by_that_of_its_topic",
     ),
     row(
         "is deleted in the bucket, which is final for a partition|is deleted; delete the topic and create it again",
-        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
-        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+        REPAIR + "a_mistaken_deletion_is_undone_by_the_previous_version_of_the_manifest",
+        REPAIR + "an_intended_deletion_of_a_manifest_is_followed_by_that_of_its_topic",
     ),
-    row("none was ever seen here", REPAIR + "without_a_manifest_seen_before_the_newest_one_is_restored"),
+    row("none was ever seen here", REPAIR + "the_newest_manifest_is_restored_where_none_was_seen_before"),
     row(
         "Consume these from this node and save them",
         REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept",
     ),
     row("If this node's history is the one to keep", REPAIR + "the_chosen_one_of_two_histories_is_restored"),
-    row("there was a newer manifest", REPAIR + "a_newer_manifest_seen_before_is_restored"),
+    row("there was a newer manifest", REPAIR + "a_newer_manifest_that_was_seen_is_restored"),
     row(
         "It names segments that nothing else names: put it back",
         REPAIR + "objects_of_old_segments_that_are_missing_are_put_back",
@@ -254,7 +257,7 @@ STORE_ROWS = (
         "tests/service/cli/test_cold_repair.py::test_lost_segments_are_accepted_by_name",
         COLD + "test_accepted_loss.py::test_only_lost_segments_are_accepted",
         REPAIR + "an_object_that_a_pin_keeps_is_put_back",
-        "tests/service/cli/test_cold_repair.py::test_objects_that_a_sound_manifest_names_are_missed",
+        "tests/service/cli/test_cold_repair.py::test_missing_objects_of_a_sound_manifest_are_reported",
     ),
     row(
         "which of its transactions were aborted: put the .idx back",
@@ -303,8 +306,8 @@ STORE_ROWS = (
         "stop that one and begin again on another, empty --data-dir",
         STORE + "the_intended_one_of_two_take_overs_is_repeated",
     ),
-    row("the bucket mixes states of different times", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
-    row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
+    row("the bucket mixes states of different times", STORE + "a_bucket_with_objects_of_different_moments_is_put_back"),
+    row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_previous_one_is_used"),
     row(
         "were committed after that: the manifest is gone",
         "tests/service/takeover/test_steps.py::test_a_manifest_that_is_gone_or_older_is_not_taken_over",

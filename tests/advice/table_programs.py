@@ -73,12 +73,12 @@ REQUEST_ROWS = (
     ),
     row(
         "name a node's gRPC listener, by default port 9093",
-        SDK + "test_preflight.py::test_the_other_ports_of_a_node_are_named_and_the_remedy_holds",
+        SDK + "test_preflight.py::test_the_other_ports_of_a_node_are_named_and_the_remedy_works",
     ),
     row(
         "no node answers at …",
         SDK + "test_preflight.py::test_a_port_without_a_listener_is_named_at_once",
-        SDK + "test_preflight.py::test_a_node_is_a_node",
+        SDK + "test_preflight.py::test_the_grpc_listener_of_a_node_passes",
     ),
     row(
         "create it with `create_topic`",
@@ -88,7 +88,7 @@ REQUEST_ROWS = (
     row("read them in several calls", SERVICERS + "test_records.py::test_many_partitions_are_read_in_several_calls"),
     row(
         "set `idempotent` too",
-        SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused",
+        SERVICERS + "test_streams.py::test_a_malformed_stream_is_refused",
         SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),
     row(
@@ -169,13 +169,13 @@ SPARK_ROWS = (
     ),
     row(
         "read a bucket or a directory",
-        SPARK + "test_options.py::test_refusals",
+        SPARK + "test_options.py::test_wrong_options_are_refused",
         SPARK + "test_options.py::test_defaults",
     ),
     row(
         "give … as option\\(|are given; give one of them",
         SPARK + "test_options.py::test_a_path_as_an_address_gets_a_hint_to_its_option",
-        SPARK + "test_options.py::test_refusals",
+        SPARK + "test_options.py::test_wrong_options_are_refused",
     ),
     row("start there, or at -2", SPARK + "test_reading.py::test_a_start_below_log_start_reads_from_log_start"),
     row(
@@ -235,7 +235,7 @@ CLUSTER_ROWS = (
     row(
         "send one of `commands.proto`|upgrade the controller before its brokers",
         _METADATA + "test_command_codec.py::test_other_bytes_are_refused",
-        _METADATA + "test_command_codec.py::test_commands_and_results_survive_their_bytes",
+        _METADATA + "test_command_codec.py::test_commands_and_results_survive_a_round_trip_through_bytes",
     ),
     row(
         "give its --controller-listener as --controller|give --roles broker, or leave one of them out|"
@@ -274,7 +274,7 @@ CLUSTER_ROWS = (
     ),
     row(
         "^use --to BROKER, or --cancel$",
-        _MOVE_COMMANDS + "words_that_name_nothing_are_refused",
+        _MOVE_COMMANDS + "arguments_that_name_nothing_are_refused",
         _MOVE_COMMANDS + "moves_in_progress_are_cancelled",
     ),
     row(
@@ -341,13 +341,16 @@ GROUP_COMMAND_ROWS = (
         "name the partitions: either|name the partitions with --topic|write TOPIC, or TOPIC:0,2",
         _GROUP + "every_position_is_one_to_continue_from",
         _GROUP + "scopes_and_files_are_read",
-        _MOVE_COMMANDS + "words_that_name_nothing_are_refused",
+        _MOVE_COMMANDS + "arguments_that_name_nothing_are_refused",
     ),
     row(
         "leave --topic and --all-topics out|write lines of TOPIC,PARTITION,OFFSET",
-        _GROUP + "offsets_move_by_records_stay_or_come_from_a_file",
+        _GROUP + "offsets_are_moved_by_a_number_of_records_or_kept_or_read_from_a_file",
     ),
-    row("has committed no offset of …; use --to", _GROUP + "offsets_move_by_records_stay_or_come_from_a_file"),
+    row(
+        "has committed no offset of …; use --to",
+        _GROUP + "offsets_are_moved_by_a_number_of_records_or_kept_or_read_from_a_file",
+    ),
     row(
         "leave --partition out|leave --to out, or use --exit-at-end|the name of the group is empty",
         _CONSUME_GROUP + "words_that_a_group_contradicts_are_refused",
@@ -355,7 +358,7 @@ GROUP_COMMAND_ROWS = (
     ),
     row(
         "use `tidelog group reset-offsets` to move the group",
-        _CONSUME_GROUP + "from_is_for_partitions_without_an_offset",
+        _CONSUME_GROUP + "the_option_from_applies_to_partitions_without_a_committed_offset",
     ),
     row("…: write one of …", _GROUP + "groups_are_listed_by_state_and_type"),
     row(

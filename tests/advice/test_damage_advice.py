@@ -142,7 +142,7 @@ async def test_a_file_that_fsck_says_to_keep_shows_what_is_missing(tmp_path: Pat
     assert sound(tmp_path, "--data-dir", tmp_path / "data")
 
 
-async def test_local_records_that_differ_from_the_buckets_are_served_from_it_once_their_files_are_away(
+async def test_the_buckets_records_are_served_once_local_files_that_differ_from_them_are_moved_away(
     tmp_path: Path,
 ) -> None:
     """The test follows the row of `local_disagrees` in docs/operations.md. A start alone keeps such a log."""

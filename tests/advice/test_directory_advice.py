@@ -173,7 +173,7 @@ async def test_a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_h
         await has_everything(node)
 
 
-async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: Path) -> None:
+async def test_another_topics_directory_in_the_way_is_moved_and_stays_whole(tmp_path: Path) -> None:
     """The directory appeared while the node ran; a start would have set it aside."""
     await two_topics(tmp_path / "other")
     async with running(tmp_path / "data") as node:

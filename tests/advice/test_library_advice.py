@@ -108,7 +108,7 @@ async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
         await node.append("u", b"made")
 
 
-def test_a_record_of_a_newer_version_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metadata_record_of_a_newer_version_is_applied_by_that_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The older version refuses the whole record. (Then the test makes this version accept the record, as a newer version
     does.)"""
     record = pb.MetadataRecord()

@@ -43,7 +43,7 @@ async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) ->
     assert (await world.extend()).end == live[-1].end + 10
 
 
-async def test_without_a_manifest_seen_before_the_newest_one_is_restored(world: World) -> None:
+async def test_the_newest_manifest_is_restored_where_none_was_seen_before(world: World) -> None:
     saved = await world.extend(3)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
@@ -53,7 +53,7 @@ async def test_without_a_manifest_seen_before_the_newest_one_is_restored(world: 
     await shows(world, fresh, before)
 
 
-async def test_a_newer_manifest_seen_before_is_restored(world: World) -> None:
+async def test_a_newer_manifest_that_was_seen_is_restored(world: World) -> None:
     saved = await world.extend(5)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
@@ -123,7 +123,7 @@ async def deleted_in_the_bucket(node: Running) -> None:
     await until(lambda: led(node) in node.node.work.tiering.lineage)
 
 
-async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: Path) -> None:
+async def test_a_mistaken_deletion_is_undone_by_the_previous_version_of_the_manifest(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, led(node).log.hot.end_offset
         await deleted_in_the_bucket(node)
@@ -139,7 +139,7 @@ async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: P
         assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
 
 
-async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Path) -> None:
+async def test_an_intended_deletion_of_a_manifest_is_followed_by_that_of_its_topic(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, _):
         key = led(node).ids.manifest_key
         await deleted_in_the_bucket(node)

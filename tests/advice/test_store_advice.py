@@ -58,7 +58,7 @@ async def test_another_store_is_corrected(tmp_path: Path) -> None:
         assert [record.offset for record in await node.read_all("t")] == list(range(21))
 
 
-async def test_a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does(tmp_path: Path) -> None:
+async def test_the_error_of_an_unknown_cluster_names_the_clusters_of_the_store(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     store = FaultyStore(left)
     with pytest.raises(StoreRefused, match="Name one of those") as said:
@@ -103,7 +103,7 @@ async def test_the_intended_one_of_two_take_overs_is_repeated(tmp_path: Path) ->
     assert [point.claimed.end for point in points] == [10, 10, 0]
 
 
-async def test_a_bucket_that_is_not_of_one_moment_is_put_back(tmp_path: Path) -> None:
+async def test_a_bucket_with_objects_of_different_moments_is_put_back(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     ids = model.Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
     kept = left.blocking().get(ids.manifest_key).data
@@ -123,7 +123,7 @@ async def test_a_bucket_that_is_not_of_one_moment_is_put_back(tmp_path: Path) ->
     assert [point.claimed.end for point in points] == [10, 10, 0]
 
 
-async def test_a_damaged_snapshot_is_moved_out_and_the_one_before_taken(tmp_path: Path) -> None:
+async def test_a_damaged_snapshot_is_moved_out_and_the_previous_one_is_used(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     found = await newest_snapshot(left, before.cluster_id)
     assert found is not None

@@ -24,7 +24,7 @@ def test_every_row_gives_a_figure_and_has_a_target(tmp_path: Path, monkeypatch: 
     assert names - measured == {"join to stable, 100 members", "join to stable, 500 members"}
 
 
-def test_a_member_that_is_gone_makes_no_figure(tmp_path: Path) -> None:
+def test_a_member_that_is_gone_gives_no_figure(tmp_path: Path) -> None:
     with Node(tmp_path, settings=groups.SETTINGS) as node:
         member = groups.Member(node.kafka, "g")
         groups.wait_for_coordinator(member.connection, "g")

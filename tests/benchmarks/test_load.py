@@ -90,7 +90,7 @@ def test_every_row_of_the_fleet_and_of_background_load_gives_figures(
     assert all(value for _, unit, value in rows if unit in ("MB/s", "ms"))
 
 
-def test_a_background_that_fails_makes_no_figure(tmp_path: Path) -> None:
+def test_a_background_load_that_fails_gives_no_figure(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         load.create_topic(node.kafka, "t")
         with background.produced(node.kafka, "t", 1 << 20):
@@ -114,7 +114,7 @@ def test_burners_use_the_given_share_and_end() -> None:
     assert pid not in children(os.getpid())
 
 
-def test_processor_use_becomes_a_share_and_bursts() -> None:
+def test_processor_use_is_given_as_a_share_and_the_length_of_a_burst() -> None:
     before, after = Used(1.0, 100), Used(2.0, 600)
     assert Burn.between(before, after, 4.0) == Burn(0.25, 2.0)
     assert Burn.between(before, after, 4.0, less=0.1).share == pytest.approx(0.15)

@@ -116,7 +116,7 @@ def same_is_left(pair: Pair, topic: str, written: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_the_newest_records_and_tombstones_are_left(pair: Pair, codec: str) -> None:
+def test_the_newest_records_and_tombstones_remain(pair: Pair, codec: str) -> None:
     topic = f"plain-{codec}"
     pair.create(topic, {})
 
@@ -135,7 +135,7 @@ def test_the_newest_records_and_tombstones_are_left(pair: Pair, codec: str) -> N
     same_is_left(pair, topic, 300)
 
 
-def test_tombstones_go_after_their_retention(pair: Pair) -> None:
+def test_tombstones_are_removed_after_their_retention(pair: Pair) -> None:
     pair.create("tombstones", {"delete.retention.ms": "0"})
 
     def write(address: str) -> None:
@@ -152,7 +152,7 @@ def test_tombstones_go_after_their_retention(pair: Pair) -> None:
     until(gone, "both brokers have the values left, and no tombstone")
 
 
-def test_records_of_transactions_are_left_if_they_were_committed(pair: Pair) -> None:
+def test_records_of_committed_transactions_remain(pair: Pair) -> None:
     pair.create("transactions", {})
 
     def write(address: str) -> None:

@@ -66,7 +66,7 @@ def test_every_record_of_every_segment_is_read(partition_dir: Path, java: Talker
     assert payloads == [f"{i:08d}" * 20 for i in range(RECORDS)]
 
 
-def test_offset_indexes_pass_its_sanity_check(partition_dir: Path, java: Talker) -> None:
+def test_offset_indexes_pass_the_tools_sanity_check(partition_dir: Path, java: Talker) -> None:
     printed = dumped(java, "--index-sanity-check", "--files", files(partition_dir, ".index"))
     assert printed.count("passed sanity check") == len(list(partition_dir.glob("*.index")))
     verified = dumped(java, "--verify-index-only", "--files", files(partition_dir, ".index"))
@@ -246,7 +246,7 @@ def test_transaction_indexes_name_the_aborted_transactions(worked: Node, java: T
 
 
 @pytest.mark.parametrize("topic", [OFFSETS, DECISIONS, WORK, TABLE])
-def test_their_indexes_pass_its_sanity_checks(worked: Node, java: Talker, topic: str) -> None:
+def test_indexes_of_internal_topics_pass_the_tools_sanity_checks(worked: Node, java: Talker, topic: str) -> None:
     """The indexes of compacted segments pass, too."""
     directory = worked.partition_dir(topic)
     for suffix in (".index", ".timeindex"):

@@ -215,13 +215,15 @@ def topic(node: Node, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "kafkajs"], indirect=True)
-def test_it_commits_and_aborts(node: Node, client: Any, topic: str) -> None:
+def test_each_client_commits_and_aborts(node: Node, client: Any, topic: str) -> None:
     client.transact(topic, ["kept", "lost", "kept too"], ["lost"])
     assert found(node, topic, 2) == ["kept", "kept too"]
     assert found(node, topic, 3, "read_uncommitted") == ["kept", "kept too", "lost"]
 
 
-def test_it_copies_each_record_once_and_its_offsets_with_them(node: Node, client: Any, topic: str) -> None:
+def test_each_client_copies_each_record_once_and_commits_the_offsets_with_them(
+    node: Node, client: Any, topic: str
+) -> None:
     """The client's first transaction is aborted."""
     source = f"{topic}-source"
     create(node, source, PARTITIONS, {})
@@ -235,6 +237,8 @@ def test_it_copies_each_record_once_and_its_offsets_with_them(node: Node, client
     assert len(found(node, topic, COUNT + 3)) == COUNT + 3
 
 
-def test_the_older_of_two_is_fenced(node: Node, client: Any, topic: str, request: pytest.FixtureRequest) -> None:
+def test_the_older_of_two_producers_is_fenced(
+    node: Node, client: Any, topic: str, request: pytest.FixtureRequest
+) -> None:
     assert client.fence(topic) == FENCED[request.node.callspec.params["client"]]
     assert found(node, topic, 1) == ["of the new one"]

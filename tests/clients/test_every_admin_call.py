@@ -58,7 +58,7 @@ def calls_of(client: type) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
-def test_no_call_of_pythons_clients_is_left_out() -> None:
+def test_no_admin_call_of_pythons_clients_is_left_out() -> None:
     from aiokafka.admin import AIOKafkaAdminClient
     from kafka import KafkaAdminClient
 
@@ -67,7 +67,7 @@ def test_no_call_of_pythons_clients_is_left_out() -> None:
         assert left_out(calls_of(client), made_in(files, name)) == [], client.__name__
 
 
-def test_no_call_of_kafkajs_is_left_out(node: Node, javascript: Talker) -> None:
+def test_no_admin_call_of_kafkajs_is_left_out(node: Node, javascript: Talker) -> None:
     made = set(re.findall(r'\bjs\(\s*"(\w+)"', (HERE / "test_admin_clients.py").read_text()))
     calls = set(javascript.ask(command="adminCalls", bootstrap=node.kafka))
     assert len(calls) > 20
@@ -129,7 +129,7 @@ FACTS = {
 }
 
 
-def test_java_makes_every_call(tmp_path: Path) -> None:
+def test_java_makes_every_admin_call(tmp_path: Path) -> None:
     with Node(tmp_path, settings={"group.initial.rebalance.delay.ms": 0}) as node:
         create(node, "java-admin", 2, {})
         produce(node, "java-admin", COUNT)

@@ -23,12 +23,12 @@ def row(page: str, first: str, heading: str) -> list[str]:
     return [cell.strip() for cell in found[1].split("|")]
 
 
-def test_its_generated_parts_are_current() -> None:
+def test_the_generated_parts_of_the_page_are_current() -> None:
     page = PAGE.read_text()
     assert filled(page) == page, "run `python -m tests.clients.generate_docs`"
 
 
-def test_its_versions_are_the_installed_ones() -> None:
+def test_the_versions_on_the_page_are_the_installed_ones() -> None:
     page = PAGE.read_text()
     rdkafka = f"{version('confluent-kafka')} ({libversion()[0]})"
     assert row(page, "confluent-kafka", "client")[0] == rdkafka
@@ -43,7 +43,7 @@ def test_its_versions_are_the_installed_ones() -> None:
     assert row(page, "kcat", "client")[0].startswith(found[1])
 
 
-def test_its_cells_are_what_the_matrix_asserts() -> None:
+def test_the_cells_on_the_page_are_what_the_matrix_asserts() -> None:
     page = PAGE.read_text()
     heading = page[page.index("| written by |") :].split("\n")[0]
     assert [cell.strip() for cell in heading.strip("|").split("|")] == ["written by", *CODECS]

@@ -48,7 +48,7 @@ def described(node: Node, kind: ResourceType, name: str) -> dict[str, Any]:
     return found
 
 
-def test_librdkafka_alters_topics_and_brokers_and_reads_it_back(node: Node) -> None:
+def test_librdkafka_alters_configs_of_topics_and_brokers_and_reads_them_back(node: Node) -> None:
     create(node, "rd", 1, {})
     altered(node, ResourceType.BROKER, "1", message_max_bytes="20000")
     entry = described(node, ResourceType.TOPIC, "rd")["max.message.bytes"]

@@ -94,7 +94,7 @@ def test_a_topic_stores_lz4_whatever_its_producers_send(node: Node) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_reads_the_records_of_all_producers(
+def test_a_client_reads_the_records_of_all_producers(
     node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str
 ) -> None:
     assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
@@ -102,7 +102,7 @@ def test_reads_the_records_of_all_producers(
 
 @pytest.mark.usefixtures("evicted")
 @pytest.mark.parametrize("reader", READERS)
-def test_reads_the_segments_from_the_bucket(
+def test_a_client_reads_the_segments_from_the_bucket(
     node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str
 ) -> None:
     assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
@@ -110,7 +110,9 @@ def test_reads_the_segments_from_the_bucket(
 
 @pytest.mark.usefixtures("evicted")
 @pytest.mark.parametrize("reader", READERS)
-def test_begins_inside_a_batch(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+def test_a_client_begins_inside_a_batch(
+    node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str
+) -> None:
     middle = {topic: (COUNT // 2 + place % 5, COUNT - place % 3) for place, topic in enumerate(TOPICS)}
     found = readers(java)[reader](node.kafka, middle)
     wanted = {topic: on_disk[topic][first:end] for topic, (first, end) in middle.items()}

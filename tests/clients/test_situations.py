@@ -53,13 +53,17 @@ def large_and_cold(node: Node, large: list[Record]) -> list[Record]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_record_larger_than_the_fetch_limit_comes(node: Node, java: Talker, large: list[Record], reader: str) -> None:
+def test_a_record_larger_than_the_fetch_limit_arrives(
+    node: Node, java: Talker, large: list[Record], reader: str
+) -> None:
     found = readers(java)[reader](node.kafka, {"large": (0, 8)}, **SMALL_FETCHES[reader])
     assert found["large"] == large
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_it_comes_from_the_bucket_too(node: Node, java: Talker, large_and_cold: list[Record], reader: str) -> None:
+def test_a_record_larger_than_the_fetch_limit_arrives_from_the_bucket_too(
+    node: Node, java: Talker, large_and_cold: list[Record], reader: str
+) -> None:
     found = readers(java)[reader](node.kafka, {"large": (0, 8)}, **SMALL_FETCHES[reader])
     assert found["large"] == large_and_cold
 
@@ -99,14 +103,14 @@ def test_producers_get_the_append_time(node: Node, java: Talker) -> None:
 
 # --- auto-created topics ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_topic_is_made_by_writing_to_it(node: Node, java: Talker, javascript: Talker, writer: str) -> None:
+def test_writing_to_a_topic_creates_it(node: Node, java: Talker, javascript: Talker, writer: str) -> None:
     topic = f"unasked-{writer}"
     write, sample = writers(java, javascript)[writer]
     write(node.kafka, topic, "none", sample)
     assert [each[:3] for each in stored(node, topic)] == [each[:3] for each in sample]
 
 
-def test_no_topic_is_made_where_the_node_forbids_it(
+def test_no_topic_is_created_where_the_node_forbids_it(
     java: Talker, javascript: Talker, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     settings: dict[str, str | int | bool] = {"auto.create.topics.enable": False}

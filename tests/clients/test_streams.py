@@ -69,7 +69,7 @@ class Counts:
 
 @pytest.mark.differential
 @pytest.mark.timeout(1000)
-def test_words_are_counted_once_through_a_death_of_the_node(tmp_path: Path) -> None:
+def test_words_are_counted_once_over_a_death_of_the_node(tmp_path: Path) -> None:
     """A count that is seen never falls and is never repeated: each is the result of one commit."""
     source = lines(random.Random(1))
     with Node(tmp_path, settings=SOON) as node, (tmp_path / "words.log").open("w") as output:

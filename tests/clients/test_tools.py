@@ -30,7 +30,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_they_print_the_same_as_on_apache_kafka(plain: Node, java: Talker, tmp_path: Path) -> None:
+def test_kafkas_tools_print_the_same_as_on_apache_kafka(plain: Node, java: Talker, tmp_path: Path) -> None:
     expected = tools.APACHE_KAFKA.read_text()
     for difference in tools.DIFFERENCES:
         expected, times = re.subn(difference.kafkas, difference.instead, expected, flags=re.MULTILINE)
@@ -42,7 +42,7 @@ def test_they_print_the_same_as_on_apache_kafka(plain: Node, java: Talker, tmp_p
     assert printed.split("$ ") == expected.split("$ ")
 
 
-def test_every_tool_is_asked() -> None:
+def test_every_tool_of_kafka_is_run() -> None:
     asked = {line.split()[0] for line in tools.COMMANDS.strip().splitlines() if line.startswith("kafka-")}
     assert asked == set(tools.CLASSES)
 
@@ -170,7 +170,7 @@ def values(node: Node, topic: str, isolation: str) -> list[bytes]:
         reader.close()
 
 
-def test_its_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> None:
+def test_kafkas_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> None:
     """The tool fetches as a replica does, until it is killed."""
     create(plain, "replicated", 2, {})
     main = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", kafka_jars.class_path()]

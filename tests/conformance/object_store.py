@@ -114,7 +114,7 @@ class ObjectStoreConformance:
         read = await store.get("object")
         assert read.data == b"version 4" and read.etag in etags
 
-    async def test_ranges(self, store: ObjectStore) -> None:
+    async def test_a_range_returns_its_bytes_and_the_objects_etag(self, store: ObjectStore) -> None:
         content = bytes(range(100))
         etag = (await store.put("object", content)).etag
         closed = [(0, 5), (3, 4), (90, 10), (90, 500), (99, 1), (100, 1), (250, 10), (10, 0)]
@@ -279,7 +279,7 @@ class ObjectStoreConformance:
         found = [info async for info in store.list("object-")]
         assert [(info.key, info.size, info.etag) for info in found] == [(i.key, i.size, i.etag) for i in put]
 
-    async def test_listings_longer_than_a_page(self, subject: Subject) -> None:
+    async def test_listings_longer_than_a_page_are_complete(self, subject: Subject) -> None:
         if subject.is_moto:
             pytest.skip("moto needs seconds for a thousand keys; versitygw shows the same code")
         store = subject.store
@@ -295,7 +295,7 @@ class ObjectStoreConformance:
         await store.delete(keys)
         assert await listed(store, "many/") == []
 
-    async def test_folders(self, subject: Subject) -> None:
+    async def test_folders_below_a_prefix_are_listed(self, subject: Subject) -> None:
         for key in ("top", "a/1", "a/b/2", "a.b/3", "c/d/e/4", "c/5", "a/b/6"):
             await subject.store.put(key, b"")
         folders = subject.store.list_folders
@@ -353,7 +353,7 @@ class ObjectStoreConformance:
         assert await listed(store) == []
 
     # --- deleting -----------------------------------------------------------------------------------------------------
-    async def test_deleting(self, store: ObjectStore) -> None:
+    async def test_deleted_objects_are_gone_and_absent_keys_are_no_error(self, store: ObjectStore) -> None:
         for key in ("a/1", "a/2", "b/1"):
             await store.put(key, b"")
         await store.delete(["a/1", "absent", "b/1", "b/absent"])
@@ -366,7 +366,7 @@ class ObjectStoreConformance:
 
     # --- bodies from files --------------------------------------------------------------------------------------------
     @pytest.mark.parametrize(("position", "length"), [(0, None), (10, None), (10, 3_000_000), (5, 0)])
-    async def test_a_range_of_a_file(
+    async def test_a_range_of_a_file_is_uploaded(
         self, store: ObjectStore, tmp_path: Path, position: int, length: int | None
     ) -> None:
         content = bytes(range(256)) * 13_000
@@ -394,7 +394,9 @@ class ObjectStoreConformance:
         assert await listed(store) == [] == await unfinished(store)
 
     # --- objects in parts ---------------------------------------------------------------------------------------------
-    async def test_objects_above_the_threshold(self, store: ObjectStore, tmp_path: Path) -> None:
+    async def test_objects_above_the_threshold_are_uploaded_in_parts_and_read_whole(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
         content = b"".join(bytes([part]) * (1 << 20) for part in range(17))
         assert len(content) == IN_PARTS
         put = await store.put("from-file", file_body(tmp_path / "segment.log", content), if_absent=True)

@@ -218,7 +218,7 @@ async def test_a_partitions_leader_is_that_of_its_description(any_core: Driven) 
         assert any_core.core.topics.leader(missing) == (-1, -1)
 
 
-async def test_an_unclean_election_changes_no_leader_that_is_there(any_core: Driven) -> None:
+async def test_an_unclean_election_changes_no_live_leader(any_core: Driven) -> None:
     await any_core.create("t")
     partition = TopicPartition("t", 0)
     before = any_core.core.topics.leader(partition)

@@ -70,7 +70,7 @@ async def test_a_transactional_batch_is_refused(node: Running) -> None:
         await node.append("t", b"a", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
 
 
-async def test_log_append_time_stamps_the_brokers_clock(node: Running) -> None:
+async def test_log_append_time_is_the_brokers_clock(node: Running) -> None:
     await node.create("t", configs={"message.timestamp.type": "LogAppendTime"})
     appended = await node.append("t", b"a")
     (record,) = await node.read("t", 0)
@@ -132,7 +132,7 @@ async def test_hot_partitions_do_not_wait_for_cold_ones(node: Running) -> None:
     assert (await node.read("t", 0))[0].offset == 0
 
 
-async def test_list_offsets_over_both_tiers(node: Running) -> None:
+async def test_offsets_are_listed_over_both_tiers(node: Running) -> None:
     await filled(node)
     await node.seal("t")
     await node.evicted("t")
@@ -154,7 +154,7 @@ async def test_list_offsets_over_both_tiers(node: Running) -> None:
     assert none is None
 
 
-async def test_delete_records_hides_them_in_both_tiers(node: Running) -> None:
+async def test_deleted_records_are_hidden_in_both_tiers(node: Running) -> None:
     await filled(node)
     await node.seal("t")
     await node.evicted("t")

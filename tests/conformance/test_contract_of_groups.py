@@ -258,7 +258,7 @@ async def test_a_commit_of_hundreds_of_partitions_is_answered_in_its_order(core:
     assert sorted((await kept(groups))["wide"]) == list(range(250))
 
 
-async def test_metadata_beyond_its_bound_are_refused_and_the_others_committed(groups: Groups) -> None:
+async def test_offsets_with_too_long_metadata_are_refused_and_the_others_are_committed(groups: Groups) -> None:
     parts = [PartitionCommit(0, 1, -1, "x" * 5000), PartitionCommit(1, 2, -1, "x" * 100)]
     done = await groups.commit_offsets(committing(TopicCommit("t", parts)), CALLER)
     assert [type(each.error) for each in done.topics[0].partitions] == [OffsetMetadataTooLarge, type(None)]

@@ -62,7 +62,7 @@ def test_transcripts_of_other_steps_are_not_compared() -> None:
         compare("s", [Exchange("a", 1, "x", {})], [Exchange("a", 1, "y", {})], (KAFKA, TIDELOG), (), ())
 
 
-def test_words_are_only_words() -> None:
+def test_the_wording_of_a_text_is_not_compared_but_its_presence_is() -> None:
     rule = (Normalised("api", "m", Kind.TEXT),)
     assert found(judged({"m": "no"}, {"m": "not so"}, rule)) == []
     assert found(judged({"m": "no"}, {"m": None}, rule)) == [("m", "<text>", None)]
@@ -144,7 +144,7 @@ def test_batches_are_read_as_they_were_written(codec: str) -> None:
     assert first["max_timestamp"] - first["base_timestamp"] == 7
 
 
-def test_a_port_of_several_brokers_must_be_the_right_ones() -> None:
+def test_a_brokers_port_must_be_that_of_the_same_broker_on_the_other_side() -> None:
     sides = (Side("h", {1: 11, 2: 12}, NOW, NOW), Side("h", {1: 21, 2: 22}, NOW, NOW))
     rules = [Normalised("*", "port", Kind.OWN_ADDRESS), Normalised("*", "controller", Kind.A_BROKER)]
 

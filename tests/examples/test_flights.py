@@ -91,7 +91,7 @@ def test_every_carrier_has_a_name() -> None:
 TABLE = {"AA": Delay(1.5, 3, 2), "BB": Delay(math.nan, 1, 0)}
 
 
-def test_equal_means_hold() -> None:
+def test_means_that_differ_by_rounding_alone_are_equal() -> None:
     compare({"AA": Delay(1.5 + 1e-12, 3, 2), "BB": Delay(math.nan, 1, 0)}, TABLE)
 
 
@@ -140,7 +140,7 @@ def test_a_gap_or_a_repeat_is_reported(offsets: tuple[int, ...]) -> None:
             found.take(Message(offset))  # type: ignore[arg-type]
 
 
-def test_a_seek_finds_the_first_at_or_after_by_offset() -> None:
+def test_a_seek_finds_the_first_records_at_or_after_a_time_in_the_order_of_offsets() -> None:
     flights = [Flight(key, b"", time) for key, time in ((b"A", 5), (b"B", 6), (b"A", 9), (b"C", 7), (b"A", 8))]
     assert expected_at(flights, {b"A", b"C"}, 6, 2) == [
         Found(1, Flight(b"A", b"", 9)),

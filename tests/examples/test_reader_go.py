@@ -92,14 +92,14 @@ def stores(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("committed", [False, True])
-def test_every_record(stores: Stores, partition: int, committed: bool) -> None:
+def test_every_record_is_read(stores: Stores, partition: int, committed: bool) -> None:
     manifest = stores.manifest(partition)
     found = stores.go(partition, *(["-committed"] if committed else []))
     assert found == stores.ours(manifest, manifest.log_start, committed=committed)
     assert bool(found) == (partition in (1, 3, 4))
 
 
-def test_from_each_offset(stores: Stores) -> None:
+def test_reading_begins_at_each_offset(stores: Stores) -> None:
     manifest = stores.manifest(1)
     for offset in range(manifest.log_start, manifest.end + 1, 3):
         assert stores.go(1, f"-offset={offset}", "-committed") == stores.ours(manifest, offset, committed=True)
@@ -109,7 +109,7 @@ def test_from_each_offset(stores: Stores) -> None:
         stores.ours(manifest, manifest.log_start - 1)
 
 
-def test_by_time(stores: Stores) -> None:
+def test_a_time_is_found_at_the_offset_of_our_reader(stores: Stores) -> None:
     for partition in PARTITIONS:
         reader = PartitionReader(stores.bucket, stores.manifest(partition))
         for timestamp in (0, *range(WRITTEN_MS - 1, WRITTEN_MS + 122, 7), NOW_MS):
@@ -117,7 +117,7 @@ def test_by_time(stores: Stores) -> None:
             assert found["offset"] == reader.first_offset_at(timestamp), (partition, timestamp)
 
 
-def test_as_of_each_commit(stores: Stores) -> None:
+def test_each_readable_commit_shows_its_records(stores: Stores) -> None:
     now = stores.manifest(1)
     assert now.swept and now.pins
     for commit in range(now.swept, now.commit + 1):
@@ -129,7 +129,7 @@ def test_as_of_each_commit(stores: Stores) -> None:
         assert refused.returncode == 1 and "cannot be read" in refused.stderr
 
 
-def test_every_section_of_every_sidecar(stores: Stores) -> None:
+def test_every_section_of_every_sidecar_is_decoded(stores: Stores) -> None:
     for partition in (1, 2, 3, 4):
         manifest = stores.manifest(partition)
         *described, newest = stores.go(partition, "-describe")

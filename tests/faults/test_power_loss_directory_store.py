@@ -89,7 +89,7 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     return Workload(tmp_path_factory.mktemp("run")).run()
 
 
-def test_every_object_is_whole_and_every_acknowledged_one_there(operations: list[Operation], tmp_path: Path) -> None:
+def test_every_object_is_whole_and_no_acknowledged_one_is_missing(operations: list[Operation], tmp_path: Path) -> None:
     assert list(broken_promises(operations, str(tmp_path / "scratch"))) == []
 
 

@@ -180,7 +180,9 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("limit", [3, pytest.param(15, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
-def test_no_power_loss_leaves_a_part_of_both(files: RecordingFiles, tmp_path: Path, limit: int) -> None:
+def test_no_power_loss_leaves_a_mixture_of_old_and_new_segments(
+    files: RecordingFiles, tmp_path: Path, limit: int
+) -> None:
     assert first_violation(files, tmp_path / "disk", limit=limit) is None
 
 

@@ -111,7 +111,7 @@ def test_a_store_unreachable_at_the_start_is_named_and_used_later(troubled: Worl
     "damage",
     [pytest.param(tampered(7), id="tampered"), pytest.param(truncated(9), id="truncated", marks=pytest.mark.faults)],
 )
-def test_other_bytes_come_back_than_were_stored(troubled: World, damage: Action, path: str) -> None:
+def test_bytes_that_differ_from_those_stored_are_never_served(troubled: World, damage: Action, path: str) -> None:
     troubled.proxy.always(damage, method="GET", path=path)
     found = troubled.fetch(0, PATIENCE_MS)
     assert found.code in (single_requests.CORRUPT_MESSAGE, single_requests.KAFKA_STORAGE_ERROR) and not found.data
@@ -119,7 +119,7 @@ def test_other_bytes_come_back_than_were_stored(troubled: World, damage: Action,
     troubled.sound()
 
 
-def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World) -> None:
+def test_a_damaged_object_is_never_served_but_its_neighbours_are(troubled: World) -> None:
     troubled.write(COLD)
     troubled.offload()
     with bucket.opened(troubled.node.store, troubled.server.endpoint) as store:

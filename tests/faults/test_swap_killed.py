@@ -71,7 +71,7 @@ def is_killed(root: Path, recovery_point: int, left: int) -> bool:
     return False
 
 
-def test_no_kill_leaves_a_part_of_both(tmp_path: Path) -> None:
+def test_no_kill_leaves_a_mixture_of_old_and_new_segments(tmp_path: Path) -> None:
     before, root = tmp_path / "before", tmp_path / "killed"
     before.mkdir()
     log = open_log(before, settings=SETTINGS)

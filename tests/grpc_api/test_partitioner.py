@@ -109,7 +109,7 @@ def test_without_a_key_a_batch_is_filled_before_the_partition_changes() -> None:
     assert set(chosen) == set(range(5))
 
 
-def test_every_other_partition_is_as_likely() -> None:
+def test_every_other_partition_is_equally_likely() -> None:
     sticky = StickyPartitioner(1, SeededRng(2))
 
     chosen = [sticky.partition(1, 4) for _ in range(8000)]
@@ -117,7 +117,7 @@ def test_every_other_partition_is_as_likely() -> None:
     assert all(1800 < chosen.count(partition) < 2200 for partition in range(4))
 
 
-def test_one_partition_needs_no_choice_and_fewer_ones_a_new() -> None:
+def test_one_partition_needs_no_choice_and_fewer_partitions_need_a_new_one() -> None:
     sticky = StickyPartitioner(1 << 20, SeededRng(3))
     assert {sticky.partition(10, 1) for _ in range(5)} == {0}
     wide = StickyPartitioner(1 << 20, SeededRng(4))

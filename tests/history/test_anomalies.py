@@ -91,7 +91,7 @@ def test_two_values_at_one_offset_are_inconsistent() -> None:
     assert Kind.INCONSISTENT_OFFSETS in judge(with_step(5, 2, Polled(X, 8, 5)))
 
 
-def test_an_acknowledged_offset_that_is_another_s_is_inconsistent() -> None:
+def test_an_acknowledged_offset_that_is_another_values_is_inconsistent() -> None:
     assert Kind.INCONSISTENT_OFFSETS in judge(with_step(0, 1, Sent(X, 2, 0)))
 
 
@@ -131,7 +131,7 @@ def test_a_value_of_a_transaction_that_has_not_asked_to_commit_is_an_intermediat
     assert judge(done) == {Kind.INTERMEDIATE_READ}
 
 
-def test_a_value_of_the_reader_s_own_transaction_is_an_intermediate_read() -> None:
+def test_a_value_of_the_readers_own_open_transaction_is_an_intermediate_read() -> None:
     done = sound()
     done[2] = replace(done[2], steps=(*done[2].steps, Polled(Y, 6, 3)))
     assert judge(done) == {Kind.INTERMEDIATE_READ}

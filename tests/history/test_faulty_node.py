@@ -201,7 +201,7 @@ def test_a_history_has_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
     print(one_history(tmp_path, versitygw, SEED, 5.0, SAMPLE))
 
 
-def test_readers_of_uncommitted_records_are_found_out(tmp_path: Path) -> None:
+def test_readers_of_uncommitted_records_are_detected(tmp_path: Path) -> None:
     with Node(tmp_path, settings=SETTINGS) as node:
         recorder = recorder_of(node, "read_uncommitted")
         with clients(recorder, random.Random(SEED)):

@@ -173,7 +173,9 @@ async def test_thousands_of_leaving_clients_do_not_delay_the_others(
             await until(lambda: server.connections == 1)
 
 
-async def test_thousands_that_are_idle_are_closed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_thousands_of_idle_connections_are_closed_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
     closed_in_turns: list[int] = []
     async with serving(tmp_path, connections_max_idle_ms=400) as (_, server), contextlib.AsyncExitStack() as stack:
@@ -187,7 +189,7 @@ async def test_thousands_that_are_idle_are_closed_in_slices(tmp_path: Path, monk
     assert max(closed_in_turns) <= 2
 
 
-async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_of_groups_do_not_precede_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All members of a group send at once, and an epoll names them in the order in which they sent."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     heartbeat: dict[str, Any] = {"group_id": "group", "generation_id": 1, "member_id": "member"}

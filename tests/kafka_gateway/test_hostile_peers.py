@@ -63,7 +63,7 @@ async def test_a_frame_of_a_senseless_size_is_not_waited_for(node: Node, size: i
     await is_served(node)
 
 
-async def test_announced_hundred_mebibytes_cost_only_the_received_bytes(node: Node) -> None:
+async def test_a_frame_announced_with_100_mebibytes_costs_only_the_received_bytes(node: Node) -> None:
     await is_served(node)
     before = resident_bytes(node)
     async with peers(node, PEERS) as promising:

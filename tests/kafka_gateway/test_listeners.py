@@ -47,7 +47,7 @@ async def test_a_broker_without_the_listener_is_not_named(tmp_path: Path) -> Non
         client.writer.close()
 
 
-async def test_an_address_has_so_many_connections_at_all_listeners_together(tmp_path: Path) -> None:
+async def test_the_bound_of_an_address_counts_its_connections_at_all_listeners(tmp_path: Path) -> None:
     limits = ConnectionLimits(per_address=2)
     async with serving(tmp_path, listeners=(INSIDE, OUTSIDE), connections=limits) as (_, server):
         first, second = await connect(server, "INSIDE"), await connect(server, "OUTSIDE")

@@ -328,7 +328,7 @@ async def test_pipelined_requests_take_turns_with_others(tmp_path: Path) -> None
         assert server.counters.requests < 200
 
 
-async def test_answers_that_are_not_read_have_a_bound_together(tmp_path: Path) -> None:
+async def test_answers_that_are_not_read_have_one_bound_together(tmp_path: Path) -> None:
     async with serving(tmp_path, request_memory_bytes=1 << 20) as (_, server), connected(server) as reads:
         async with connected(server) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]

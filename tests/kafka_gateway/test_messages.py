@@ -67,7 +67,7 @@ def test_every_truncation_is_malformed(version: int) -> None:
             messages.read(body[start:end])
 
 
-def test_codes_at_every_depth_are_counted_and_none_is_not() -> None:
+def test_error_codes_at_every_depth_are_counted_and_the_code_none_is_not() -> None:
     messages = messages_of("metadata", 9)
 
     def partition(code: int) -> object:

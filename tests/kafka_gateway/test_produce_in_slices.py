@@ -178,7 +178,7 @@ async def test_a_refused_batch_of_a_large_produce_without_acks_closes_the_connec
 
 
 @pytest.mark.parametrize("schema", ["alter_configs", "incremental_alter_configs"])
-async def test_one_resource_of_many_configs_rests_between_them(core: MemoryCore, schema: str) -> None:
+async def test_a_request_for_many_configs_of_one_resource_rests_between_them(core: MemoryCore, schema: str) -> None:
     scheduler, rows = Resting(), 2_000
     configs = [{"name": f"unknown-{n}", "value": "1"} for n in range(rows)]
     resource = {"resource_type": 2, "resource_name": "none", "configs": configs}

@@ -90,7 +90,9 @@ def test_others_come_first_unless_they_are_left_over_from_their_own_turn(
     members.epoll.close()
 
 
-def test_a_poll_names_so_many_members_and_the_next_ones_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_names_a_bounded_number_of_members_and_later_polls_name_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Thousands may be ready together; members beyond the bound wait in the kernel."""
     monkeypatch.setattr(ready_sockets, "MEMBERS_A_POLL", 2)
     clients = ReadySockets()

@@ -325,7 +325,9 @@ async def test_a_connection_that_closes_while_a_thread_sends_leaves_nothing_behi
     sender.close()
 
 
-async def test_no_more_threads_send_than_there_are(sockets: tuple[socket.socket, socket.socket]) -> None:
+async def test_no_more_files_are_sent_by_threads_than_there_are_threads(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
     sender, (resumed, resume) = busy_sender(), told()
     file = shared_file(bytes(LARGEST_SHARE))
     connections = [answering(FileSlice(file.acquire(), 0, LARGEST_SHARE)) for _ in range(FILE_THREADS + 1)]

@@ -47,7 +47,7 @@ async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) ->
         await until(lambda: core.partitions[PARTITION].file.users == 1)
 
 
-async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path) -> None:
+async def test_incomplete_requests_have_one_bound_together(tmp_path: Path) -> None:
     async with serving(tmp_path, request_memory_bytes=3 << 20) as (_, server), connected(server) as quiet:
         quiet.send(produce(1, batch=record_batch(bytes(2 << 20)))[: 3 << 19])
         await until(lambda: server.held_bytes > 0)
@@ -121,7 +121,7 @@ async def test_more_connections_than_allowed_wait_until_one_closes(tmp_path: Pat
         await until(lambda: server.connections == 0)
 
 
-async def test_one_connection_too_many_of_an_address_is_closed_until_the_bound_is_raised(tmp_path: Path) -> None:
+async def test_connections_of_an_address_beyond_its_bound_are_closed_until_the_bound_is_raised(tmp_path: Path) -> None:
     async with serving(tmp_path, connections=ConnectionLimits(per_address=1)) as (_, server):
         async with connected(server) as first:
             await first.ask("metadata", 9, topics=None)
@@ -223,7 +223,7 @@ async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer
 
 
 @pytest.mark.parametrize("watched_by_loop", [0, 8])
-async def test_no_record_is_lost_when_a_client_without_acknowledgements_closes_behind_it(
+async def test_no_record_is_lost_when_a_client_without_acknowledgements_closes_right_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_by_loop: int
 ) -> None:
     """As in Kafka, all records before the end of the stream are appended, in however many turns."""

@@ -150,7 +150,7 @@ async def test_two_handlers_at_once_record_once(world: World) -> None:
     assert (world.verdicts(), world.cursor()) == ([(1, 0, "sound"), (2, 10, "sound"), (3, 20, "sound")], 3)
 
 
-async def test_a_cursor_is_advanced_by_one_of_two(world: World) -> None:
+async def test_a_cursor_is_advanced_by_only_one_of_two_handlers(world: World) -> None:
     await world.extend()
     cursor = read_cursor(world.store, IDS, READER)
     first = advance_cursor(world.store, cursor, 1, writer="a", now_ms=1)
@@ -246,7 +246,7 @@ async def test_a_cursor_older_than_the_grace_reports_a_possible_gap(world: World
     assert world.cursor() == manifest.commit
 
 
-async def test_a_reader_that_comes_first_after_a_sweep_missed_nothing_it_was_promised(world: World) -> None:
+async def test_a_reader_that_begins_after_a_sweep_records_no_gap(world: World) -> None:
     for _ in range(3):
         await world.extend()
     await world.tier.expire(20)

@@ -63,7 +63,7 @@ def test_prometheus_reads_them() -> None:
     run("check", "rules", RULES)
 
 
-def test_every_alert_has_its_life_here() -> None:
+def test_every_alert_has_a_scenario_in_this_test() -> None:
     assert set(LIVES) == set(NAMES)
     assert len(NAMES) == len(set(NAMES)) > 10
 

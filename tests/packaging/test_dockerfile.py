@@ -25,7 +25,7 @@ def rests(word: str, steps: Sequence[tuple[str, str]] = STEPS[SECOND:]) -> list[
     return [rest for each, rest in steps if each == word]
 
 
-def test_two_stages_of_one_base_and_nothing_to_build_with_in_the_second() -> None:
+def test_the_image_has_two_stages_of_one_base_and_no_compiler_in_the_second() -> None:
     first, second = rests("FROM", STEPS)
     assert first == f"{second} AS build" and "slim" in second
     assert not any(word in run for run in rests("RUN") for word in ("apt-get", "pip", "gcc"))

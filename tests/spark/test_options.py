@@ -116,7 +116,7 @@ def test_a_path_as_an_address_gets_a_hint_to_its_option() -> None:
         ({"maxBytesPerPartition": "64 parsecs"}, "not a size in bytes"),
     ],
 )
-def test_refusals(options: Mapping[str, str], said: str) -> None:
+def test_wrong_options_are_refused(options: Mapping[str, str], said: str) -> None:
     assert said in refusal(**options)
 
 

@@ -53,7 +53,7 @@ def comparisons(draw: Any, column: str) -> Comparison:
 
 
 @given(st.lists(comparisons("offset"), max_size=4), st.lists(comparisons("partition"), max_size=3), numbers, numbers)
-def test_partitions_are_exact_and_offsets_never_too_few(
+def test_pruned_partitions_are_exact_and_pruned_offsets_never_too_few(
     by_offset: list[Comparison], by_partition: list[Comparison], start: int, end: int
 ) -> None:
     pruning = Pruning((*by_offset, *by_partition))

@@ -42,7 +42,7 @@ def read_offsets(store: Path, **more: str) -> list[int]:
 
 # --- content of rows ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_codec(bucket: Bucket, store: Path, codec: Codec) -> None:
+def test_records_of_every_codec_are_read(bucket: Bucket, store: Path, codec: Codec) -> None:
     bucket.extend("a", numbered(0, 100, codec=codec, value_bytes=200))
     rows = read(options(store, "a"))
     assert rows == [
@@ -184,7 +184,7 @@ def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> 
     assert found == [offset for offset in there if start <= offset < end]
 
 
-def test_small_splits_are_many(bucket: Bucket, store: Path) -> None:
+def test_a_small_split_size_gives_many_splits(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 2000, per_batch=20, value_bytes=200))
     (plan,) = describe(**options(store, "a", maxBytesPerPartition="64k"))
     assert len(plan.splits) >= 6

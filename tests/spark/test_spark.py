@@ -126,7 +126,7 @@ def test_an_empty_topic_gives_no_rows(spark: SparkSession, store: Path) -> None:
     assert load(spark, store, "a,empty").collect() == []
 
 
-def test_sql_reaches_it_too(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+def test_sql_reads_the_format_too(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 42))
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING tidelog OPTIONS (store '{store}', topics 'a')")
     assert spark.sql("SELECT count(*), max(offset) FROM t").collect()[0] == (42, 41)

@@ -121,7 +121,7 @@ def test_offsets_inside_a_segment_read_only_their_intervals() -> None:
     assert (piece.start, piece.stop) == (123, 127)
 
 
-def test_a_range_below_an_segments_first_batch_reads_the_first_interval() -> None:
+def test_a_range_below_a_segments_first_batch_reads_the_first_interval() -> None:
     segment = segment_of(IDS, 0, 1000, 1, size=100_000)
     sidecar = sidecar_of(segment, [(offset, (offset - 50) * 100) for offset in range(50, 1000, 10)])
     splits = splits_of(manifest_of([segment]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
@@ -166,7 +166,7 @@ def ranged(starting: Bound, ending: Bound) -> tuple[int, int]:
         (at(30), Bound(timestamp=1), (30, 30)),
     ],
 )
-def test_ranges(starting: Bound, ending: Bound, expected: tuple[int, int]) -> None:
+def test_a_plan_has_the_range_between_its_bounds(starting: Bound, ending: Bound, expected: tuple[int, int]) -> None:
     assert ranged(starting, ending) == expected
 
 

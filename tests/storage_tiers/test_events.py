@@ -30,7 +30,7 @@ def said(form: str, level: int = logging.INFO) -> io.StringIO:
     return stream
 
 
-def test_both_forms_say_the_same() -> None:
+def test_both_formats_say_the_same() -> None:
     text, lines = io.StringIO(), io.StringIO()
     for form, stream in (("text", text), ("json", lines)):
         events.set_up(logging.INFO, form, stream)

@@ -26,7 +26,7 @@ class Allowed:
 
 ALLOWED = (
     Allowed(
-        r"/test_object_store\.py::TestS3::test_listings_longer_than_a_page\[moto-",
+        r"/test_object_store\.py::TestS3::test_listings_longer_than_a_page_are_complete\[moto-",
         r"moto needs seconds",
         "the same code lists the same thousand keys on versitygw",
     ),

@@ -21,7 +21,7 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Terraform:
     return found
 
 
-def test_format() -> None:
+def test_the_files_are_formatted() -> None:
     if reason := terraform_missing():
         pytest.skip(reason)
     said = subprocess.run(
@@ -30,7 +30,7 @@ def test_format() -> None:
     assert (said.returncode, said.stdout) == (0, ""), said.stdout
 
 
-def test_valid(terraform: Terraform) -> None:
+def test_the_modules_are_valid(terraform: Terraform) -> None:
     assert "configuration is valid" in terraform.run("validate")
 
 

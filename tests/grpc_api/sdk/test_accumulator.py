@@ -136,7 +136,7 @@ async def test_unknown_offsets_are_minus_one_and_cancelled_waiters_are_ignored(h
     assert there.result() == Sent("t", 0, -1)
 
 
-async def test_a_flush_knows_when_all_that_was_held_is_over(held: Accumulator) -> None:
+async def test_a_flush_ends_when_all_batches_that_were_held_are_over(held: Accumulator) -> None:
     add(held, 4)
     add(held, 1, T1)
     last = held.last_batches()

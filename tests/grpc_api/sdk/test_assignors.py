@@ -95,7 +95,7 @@ def test_a_new_member_gets_a_partition_only_when_its_owner_has_given_it_up() -> 
     }
 
 
-def test_of_two_that_claim_a_partition_the_newer_generation_owns_it() -> None:
+def test_the_newer_generation_of_two_claimants_owns_a_partition() -> None:
     mine = [TopicPartition("a", 0)]
     old, new = members_of(("a",), ("a",))
     old = old._replace(subscription=MemberSubscription(("a",), mine, 3))

@@ -136,7 +136,7 @@ async def test_processed_records_are_committed_while_the_program_waits(client: C
         assert numbers(await waiting) == [10]
 
 
-async def test_by_hand_only_commit_commits(client: Client) -> None:
+async def test_without_automatic_commits_only_commit_commits(client: Client) -> None:
     await client.create_topic("t")
     await write(client, "t", 10)
     async with client.consumer("g", ["t"], BY_HAND) as consumer:
@@ -240,7 +240,7 @@ async def test_new_partitions_are_assigned(client: Client) -> None:
         await member.stop()
 
 
-async def test_a_program_that_does_not_ask_loses_its_partitions(client: Client) -> None:
+async def test_a_program_that_asks_for_no_records_loses_its_partitions(client: Client) -> None:
     await client.create_topic("t", partitions=2)
     await write(client, "t", 10)
     slow = ConsumerOptions(heartbeat_s=0.05, auto_commit_s=None, processing_s=0.2)
@@ -372,7 +372,7 @@ async def test_a_consumer_continues_when_the_node_is_back(node: Served, client: 
     assert set(found.values()) == {1}
 
 
-async def test_a_node_that_stays_away_is_an_error_in_its_time(node: Served, client: Client) -> None:
+async def test_a_node_that_stays_away_is_an_error_after_the_retry_time(node: Served, client: Client) -> None:
     await client.create_topic("t")
     async with client.consumer("g", ["t"], ConsumerOptions(heartbeat_s=0.05, retry_s=0.3)) as consumer:
         await until_joined(consumer)

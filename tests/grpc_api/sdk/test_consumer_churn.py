@@ -102,7 +102,7 @@ async def test_members_that_crash_lose_nothing(node: Served, client: Client, ass
     await churn(node, client, options, 7, crashes=True)
 
 
-async def test_a_member_that_is_closed_at_the_begin_of_a_rebalance_commits(
+async def test_a_member_that_is_closed_as_a_rebalance_begins_commits(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t", partitions=1)

@@ -76,7 +76,7 @@ async def test_after_a_lost_answer_the_retry_leaves_one_record(
     assert await values_of(client) == [b"first", b"lost", b"after"]
 
 
-async def test_a_write_that_meets_the_end_of_its_channel_is_written_again(
+async def test_a_write_that_meets_the_end_of_its_channel_is_repeated(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC reports INTERNAL, with its own text, when the batch of a write fails before the call's end is known."""
@@ -99,7 +99,7 @@ async def test_a_write_that_meets_the_end_of_its_channel_is_written_again(
     assert await values_of(client) == [b"0", b"1", b"2"]
 
 
-async def test_without_idempotence_a_lost_answer_may_mean_twice_but_never_none(
+async def test_without_idempotence_a_lost_answer_may_duplicate_a_record_but_never_loses_it(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t")
@@ -129,7 +129,7 @@ async def test_restarts_of_the_node_lose_and_duplicate_nothing(node: Served, cli
     assert len(found) == len(set(found)) == 2500
 
 
-async def test_errors_that_pass_are_retried_in_order(
+async def test_transient_errors_are_retried_in_order(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t")
@@ -172,7 +172,7 @@ async def test_the_error_of_a_timed_out_record_says_whether_it_may_be_in_the_log
         assert (await (await producer.send("t", b"next"))).offset == 1
 
 
-async def test_without_a_node_records_fail_in_their_time(node: Served, client: Client) -> None:
+async def test_without_a_node_records_fail_at_their_delivery_timeout(node: Served, client: Client) -> None:
     await client.create_topic("t")
     await node.close_connection()
     async with client.producer(ProducerOptions(delivery_timeout_s=0.3)) as producer:
@@ -199,7 +199,7 @@ async def test_a_full_buffer_holds_senders_until_there_is_room(
         assert (await huge).offset == 100
 
 
-async def test_acknowledged_by_the_leader_does_not_wait_for_the_commit(
+async def test_an_acknowledgement_by_the_leader_does_not_wait_for_the_commit(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t")

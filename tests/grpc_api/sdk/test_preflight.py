@@ -72,11 +72,11 @@ async def test_silence_is_left_to_the_time_limit(
             pass
 
 
-async def test_a_node_is_a_node(node: Served) -> None:
+async def test_the_grpc_listener_of_a_node_passes(node: Served) -> None:
     await require_grpc(node.address)
 
 
-def test_the_other_ports_of_a_node_are_named_and_the_remedy_holds(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_other_ports_of_a_node_are_named_and_the_remedy_works(tmp_path_factory: pytest.TempPathFactory) -> None:
     node = Node(tmp_path_factory.mktemp("node"))
     node.start()
     try:

@@ -73,7 +73,7 @@ async def test_a_missing_topic_is_created_as_the_error_advises(client: Client) -
         assert (await (await producer.send("t", b"x"))).offset == 0
 
 
-async def test_places_that_are_none_are_refused(client: Client) -> None:
+async def test_wrong_topics_partitions_and_positions_are_refused(client: Client) -> None:
     await client.create_topic("t")
     async with client.producer() as producer:
         with pytest.raises(InvalidRequest, match="type bytes"):

@@ -373,7 +373,7 @@ async def test_watchers_that_leave_are_forgotten(channel: Any, node: Served) -> 
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-async def test_a_deleted_topic_is_a_change_like_any(channel: Any, node: Served) -> None:
+async def test_a_deleted_topic_is_a_change_like_any_other(channel: Any, node: Served) -> None:
     call = TopicsStub(channel).Watch(topics_pb2.WatchRequest())
     (topic,) = (await call.read()).topics
     await node.node.core.topics.delete(["t"])

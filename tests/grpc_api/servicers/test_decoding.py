@@ -43,7 +43,7 @@ async def test_a_cancelled_turn_ends_with_its_thread_and_tells_it_to_stop() -> N
     assert order == ["stopped=True", "next", "next"]
 
 
-async def test_an_error_of_the_work_is_the_turns_and_frees_it() -> None:
+async def test_an_error_in_a_turn_is_raised_to_its_caller_and_frees_the_turn() -> None:
     def broken(stopped: threading.Event) -> None:
         raise ValueError("broken")
 

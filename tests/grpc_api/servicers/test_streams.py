@@ -168,7 +168,7 @@ async def test_a_token_that_this_cluster_never_gave_is_refused(stub: Any, token:
         ([opening(), produce(0, batch(b"x"), acks=7)], "acks 7"),
     ],
 )
-async def test_a_stream_out_of_form_is_refused(
+async def test_a_malformed_stream_is_refused(
     node: Served, stub: Any, messages: list[pb.ProduceStreamRequest], words: str
 ) -> None:
     call = stub.ProduceStream()
@@ -240,7 +240,7 @@ def fetch(offset: int = 0, *, max_bytes: int = 1 << 20, max_wait_ms: int = 0, **
     return pb.FetchRequest(partitions=[wanted], max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=1)
 
 
-async def test_a_stream_gives_whole_batches_each_once(node: Served, stub: Any) -> None:
+async def test_a_stream_gives_each_whole_batch_once(node: Served, stub: Any) -> None:
     for number in range(50):
         await node.node.append("t", b"%d" % number * 100)
     call = stub.FetchStream(fetch(3, max_bytes=1000))
@@ -265,7 +265,9 @@ async def test_the_first_message_has_each_position_and_empty_messages_follow(stu
     call.cancel()
 
 
-async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_fetched_for_a_reader_that_does_not_read(
+    node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     big = build_batch([NewRecord(None, b"x" * 500_000)])
     for _ in range(60):
         await node.node.append_batch("t", big)

@@ -368,7 +368,7 @@ async def test_a_level_goes_down_and_up_again(handlers: HandlerClient, version: 
     assert await level(handlers, name) == 2
 
 
-async def test_version_0_allows_a_downgrade_by_its_own_word(handlers: HandlerClient) -> None:
+async def test_version_0_allows_a_downgrade_by_its_own_field(handlers: HandlerClient) -> None:
     update = {"feature": "transaction.version", "max_version_level": 1, "allow_downgrade": True}
     answer = await handlers.ask("update_features", 0, timeout=WAIT, feature_updates=[update])
     assert int(answer.error_code) == 0

@@ -100,7 +100,7 @@ async def test_a_cursor_that_points_nowhere_is_refused(handlers: HandlerClient, 
     assert {topic.topic_authorized_operations for topic in answer.topics} == {-2147483648}
 
 
-async def test_pages_are_the_whole(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_the_pages_together_have_every_partition_once(handlers: HandlerClient, core: MemoryCore) -> None:
     await core.create([NewTopic(f"t{number}", partitions=number % 5 + 1) for number in range(12)])
     whole = {(t.name, p.partition_index) for t in (await ask(handlers, [])).topics for p in t.partitions}
     seen: list[tuple[str, int]] = []

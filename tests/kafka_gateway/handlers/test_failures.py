@@ -52,7 +52,7 @@ def error_codes(answer: Any) -> set[int]:
 
 @pytest.mark.parametrize(("api", "version"), cases())
 @pytest.mark.parametrize(("failure", "code"), [(KeyError("bug"), -1), (StorageError("the disk is full"), 56)])
-async def test_a_failing_core_is_answered(
+async def test_a_failure_of_the_core_is_answered(
     core: MemoryCore, monkeypatch: pytest.MonkeyPatch, api: Api, version: int, failure: Exception, code: int
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:

@@ -224,7 +224,9 @@ async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-async def test_a_replica_has_no_business_here(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_a_fetch_of_a_replica_that_does_not_follow_is_refused(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
     values = request(core, [(0, 0)], replica_id=2, replica_state={"replica_id": 2})
     assert rows_of(await handlers.ask("fetch", version, **values)) == [(0, 6, -1, 0)]
 

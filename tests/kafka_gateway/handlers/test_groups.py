@@ -78,7 +78,9 @@ async def test_a_heartbeat_is_answered_in_the_same_turn(core: MemoryCore, handle
     assert isinstance(reply, Sequence)
 
 
-async def test_a_sync_that_names_both_is_taken(core: MemoryCore, handlers: HandlerClient) -> None:
+async def test_a_sync_that_names_the_protocols_type_and_name_is_accepted(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
     await loaded(core)
     sync = {"group_id": "g", "generation_id": 1, "member_id": await member(handlers), "group_instance_id": None}
     plan = ({"member_id": sync["member_id"], "assignment": b"all"},)
@@ -244,7 +246,7 @@ async def test_a_topic_without_partitions_takes_no_answer_from_the_others(
         assert found(deleted) == [("wide", {NONE}, count)]
 
 
-async def test_names_that_are_repeated_are_looked_up_once_and_answered_each(
+async def test_repeated_names_are_looked_up_once_and_each_is_answered(
     core: MemoryCore, handlers: HandlerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await loaded(core)
@@ -358,7 +360,7 @@ async def test_a_broker_that_does_not_coordinate_a_group_answers_with_the_apis_o
 
 
 @pytest.mark.parametrize("version", [0, 9])
-async def test_only_a_join_that_is_at_fault_itself_is_answered_with_its_member(
+async def test_only_a_join_whose_own_fields_are_wrong_is_answered_with_its_member_id(
     core: MemoryCore, handlers: HandlerClient, version: int
 ) -> None:
     for number in tuple(core.groups._runtime.hosts):

@@ -207,7 +207,7 @@ async def test_a_coordinator_that_cannot_answer_says_so_at_its_place(
         assert codes(await handlers.ask(schema, version, **fields)) - {NONE} == {wanted}, (schema, version)
 
 
-async def test_ids_that_are_repeated_are_described_once_and_answered_each(
+async def test_repeated_ids_are_described_once_and_each_is_answered(
     handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await begun(handlers, core)

@@ -149,7 +149,7 @@ def test_a_healthy_cluster_has_nothing_to_repair(node: Node) -> None:
         node.restart()
 
 
-def test_objects_that_a_sound_manifest_names_are_missed(node: Node) -> None:
+def test_missing_objects_of_a_sound_manifest_are_reported(node: Node) -> None:
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)
     (first,) = segments(node, "t")
@@ -284,7 +284,7 @@ def test_a_directory_of_no_node_is_refused(tmp_path: Path) -> None:
     assert tidelog("cold", "repair", "t", "--data-dir", tmp_path).code == 2
 
 
-def test_one_topic_or_all_of_them(node: Node) -> None:
+def test_one_topic_or_all_of_them_must_be_named(node: Node) -> None:
     assert at(node, "cold", "repair").code == 2
     assert at(node, "cold", "repair", "t", "--cluster").code == 2
     assert at(node, "cold", "repair", "--cluster", "--accept-loss", "0:1-2").code == 2

@@ -60,11 +60,11 @@ def offered(line: str, **environment: str) -> list[str]:
         "tidelog perf consume -b {kafka} fl",
     ],
 )
-def test_topics(node: Node, line: str) -> None:
+def test_names_of_topics_are_completed(node: Node, line: str) -> None:
     assert offered(line.format(kafka=node.kafka)) == ["flights", "flowers"]
 
 
-def test_groups(node: Node) -> None:
+def test_names_of_groups_are_completed(node: Node) -> None:
     for group in ("billing", "bills", "other"):
         words = ["group", "reset-offsets", group, "--topic", "orders", "--to", "end", "--execute", "-b", node.kafka]
         assert CliRunner().invoke(app, words).exit_code == 0

@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "store")
 
 
-def test_commands_accept_it(store: str, tmp_path: Path) -> None:
+def test_commands_accept_an_id_with_a_dash(store: str, tmp_path: Path) -> None:
     for words in (["--cluster-id", ID], [f"--cluster-id={ID}"]):
         listed = tidelog("cold", "ls", "--store", store, *words)
         assert listed.code == 0 and f"cluster {ID}: 1 partition" in listed.out, listed.err
@@ -53,7 +53,7 @@ def test_commands_accept_it(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--take-over", ID], [f"--take-over={ID}"]], ids=["a word", "with ="])
-def test_a_node_takes_it_over(store: str, tmp_path: Path, words: list[str]) -> None:
+def test_a_node_takes_over_a_cluster_whose_id_begins_with_a_dash(store: str, tmp_path: Path, words: list[str]) -> None:
     with Node(tmp_path / "node", store=f"file://{store}", flags=words) as node:
         until(lambda: node.readyz() == 200, "the node serves")
         consumed = tidelog("consume", "orders", "--exit-at-end", "--bootstrap-server", node.kafka)

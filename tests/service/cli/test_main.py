@@ -77,7 +77,7 @@ def test_no_help_text_holds_brackets(path: Path) -> None:
     assert re.findall(r'help="[^"]*\[[^"]*"', path.read_text()) == []
 
 
-def test_version() -> None:
+def test_the_option_version_prints_the_version() -> None:
     assert tidelog("--version").out.startswith("tidelog 0.")
 
 

@@ -9,7 +9,7 @@ import pytest
 from service.cli.output import print_table
 
 
-def test_an_empty_table_is_called_one_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_is_reported_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("GROUP", "STATE"), [])
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("GROUP  STATE\n", "nothing to list\n")

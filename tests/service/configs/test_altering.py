@@ -68,7 +68,7 @@ def test_a_list_grows_no_longer_than_a_value_may_be() -> None:
 
 
 @pytest.mark.parametrize("kind", [ResourceKind.BROKER, ResourceKind.BROKER_LOGGER])
-def test_a_broker_of_thousands_of_digits_is_another_one(kind: ResourceKind) -> None:
+def test_a_broker_id_of_thousands_of_digits_is_refused(kind: ResourceKind) -> None:
     digits = "1" * 5_000
     with pytest.raises(InvalidRequest, match="1" * 5_000):
         if kind is ResourceKind.BROKER:
@@ -213,7 +213,7 @@ REFUSED: list[tuple[Resource, Ops, type[LogError], str]] = [
 
 
 @pytest.mark.parametrize(("resource", "ops", "error", "message"), REFUSED)
-def test_refusals(resource: Resource, ops: Ops, error: type[LogError], message: str) -> None:
+def test_illegal_alterations_are_refused(resource: Resource, ops: Ops, error: type[LogError], message: str) -> None:
     with pytest.raises(error) as raised:
         NODE.alter(EMPTY, resource, [ConfigAlteration(*op) for op in ops])
     assert type(raised.value) is error
@@ -225,7 +225,7 @@ def replaced(image: MetadataImage, resource: Resource, **values: str | None) -> 
     return image.apply_batch(NODE.alter(image, resource, given, replace=True))
 
 
-def test_all_that_is_set_may_be_replaced() -> None:
+def test_all_configs_that_are_set_may_be_replaced() -> None:
     image = replaced(EMPTY, Z, retention_ms="5", segment_ms="6")
     image = replaced(image, Z, segment_ms="6", cleanup_policy="compact")
     assert image.topic_config("z") == {"segment.ms": "6", "cleanup.policy": "compact"}
@@ -290,7 +290,9 @@ def test_an_unknown_broker_config_is_refused_with_the_nearest_name() -> None:
         ),
     ],
 )
-def test_local_retention_above_the_whole_is_refused_on_tiered_topics(configs: Mapping[str, str], message: str) -> None:
+def test_local_retention_above_the_total_retention_is_refused_on_tiered_topics(
+    configs: Mapping[str, str], message: str
+) -> None:
     with pytest.raises(InvalidConfig) as error:
         TIERED.check_new_topic(EMPTY, configs)
     assert str(error.value) == message

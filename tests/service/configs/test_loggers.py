@@ -50,7 +50,7 @@ def test_validating_changes_nothing_and_one_error_stops_all(logger: logging.Logg
     assert logger.level == logging.NOTSET
 
 
-def test_levels_between_two_are_the_quieter_ones(logger: logging.Logger) -> None:
+def test_a_level_between_two_is_shown_as_the_higher_one(logger: logging.Logger) -> None:
     for number, shown in ((1, "TRACE"), (7, "DEBUG"), (25, "WARN"), (99, "FATAL")):
         logger.setLevel(number)
         assert level(NAME) == shown
@@ -79,7 +79,9 @@ def test_levels_between_two_are_the_quieter_ones(logger: logging.Logger) -> None
         ("", ("root", SET, "INFO"), InvalidRequest, "Node id must be an integer, but it is: "),
     ],
 )
-def test_refusals(broker: str, change: tuple[str, AlterOp, str | None], error: type[LogError], message: str) -> None:
+def test_illegal_levels_and_brokers_are_refused(
+    broker: str, change: tuple[str, AlterOp, str | None], error: type[LogError], message: str
+) -> None:
     with pytest.raises(error) as raised:
         NODE.alter(broker, [ConfigAlteration(*change)], validate_only=False)
     assert str(raised.value) == message

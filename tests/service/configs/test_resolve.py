@@ -246,7 +246,7 @@ def test_static_values_are_checked_before_anything_starts(values: Mapping[str, s
     assert str(error.value).startswith(message)
 
 
-def test_typed_look_ups() -> None:
+def test_typed_attributes_have_the_values_of_configs() -> None:
     node = Resolver(
         check_static({"num.partitions": "3", "auto.create.topics.enable": "FALSE"}), node_id=1, has_store=True
     )

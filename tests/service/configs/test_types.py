@@ -33,7 +33,7 @@ GOOD: list[tuple[ConfigKind, str, Value, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "text", "value", "shown"), GOOD)
-def test_values(kind: ConfigKind, text: str, value: Value, shown: str) -> None:
+def test_values_are_parsed_and_printed(kind: ConfigKind, text: str, value: Value, shown: str) -> None:
     parsed = parse("key", kind, text)
     assert parsed == value
     assert type(parsed) is type(value)
@@ -57,7 +57,7 @@ BAD: list[tuple[ConfigKind, str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "text", "why"), BAD)
-def test_refusals(kind: ConfigKind, text: str, why: str) -> None:
+def test_malformed_values_are_refused(kind: ConfigKind, text: str, why: str) -> None:
     with pytest.raises(InvalidConfig) as error:
         parse("key", kind, text)
     assert str(error.value) == f"Invalid value {text} for configuration key: {why}"
@@ -81,11 +81,11 @@ def test_printed_doubles_are_read_back_exactly(value: float) -> None:
     assert parse("key", ConfigKind.DOUBLE, shown) == value
 
 
-def test_no_value_is_shown_as_none() -> None:
+def test_an_unset_value_is_printed_as_none() -> None:
     assert format_value(None) is None
 
 
-def test_nearest_names() -> None:
+def test_the_nearest_names_are_found() -> None:
     known = ["log.retention.ms", "log.retention.bytes", "num.partitions"]
     assert nearest("log.retension.ms", known)[0] == "log.retention.ms"
     assert nearest("LOG_RETENTION_MS", known) == ["log.retention.ms"]

@@ -161,7 +161,7 @@ def test_a_group_that_no_record_holds_is_not_made() -> None:
     assert (driver.records, dict(driver.groups.groups)) == ([], {})
 
 
-def test_a_group_whose_record_fits_no_more_becomes_empty_without_one() -> None:
+def test_a_group_whose_record_no_longer_fits_becomes_empty_without_one() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     records = len(driver.records)

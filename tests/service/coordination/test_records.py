@@ -163,7 +163,7 @@ def test_a_transaction_of_version_0_and_all_tagged_fields_of_version_1_are_read(
     assert transaction_records.decode_value(transaction_records.encode_value(whole)) == whole
 
 
-def test_kafkas_key_before_0_9_is_a_committed_offset() -> None:
+def test_a_committed_offsets_key_from_before_kafka_0_9_is_read() -> None:
     assert group_records.decode_key(bytes.fromhex("0000 0001 67 0001 74 00000003")) == OffsetKey("g", "t", 3)
 
 
@@ -248,14 +248,14 @@ def test_the_short_decoders_of_offsets_agree_with_the_long_ones(data: st.DataObj
             assert _outcome(decoder, bytes(changed)) == found
 
 
-def test_a_name_longer_than_kafkas_strings_is_none() -> None:
+def test_a_key_with_a_name_longer_than_kafkas_strings_is_corrupt() -> None:
     """Its length has the sign bit set."""
     key = b"\0\1" + (40_000).to_bytes(2, "big") + bytes(40_000) + b"\0\1t" + bytes(4)
     with pytest.raises(CorruptRecord):
         group_records.decode_key(key)
 
 
-def test_most_offsets_take_the_short_ways() -> None:
+def test_most_offsets_take_the_short_decoders() -> None:
     key = encode_offset_key("group", "topic", 7)
     assert group_records._offset_key(key) == OffsetKey("group", "topic", 7)
     value = CommittedOffset(5, -1, "host-1", 9)

@@ -90,7 +90,7 @@ def test_a_replay_agrees_with_the_plain_decoder(batches: list[bytes]) -> None:
     assert replayed(piece) == plainly(piece)
 
 
-def test_a_marker_that_compaction_has_emptied_says_nothing() -> None:
+def test_a_marker_that_compaction_has_emptied_is_not_replayed() -> None:
     marker = build_control_batch(
         ControlKind.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=5, base_offset=1
     )
@@ -105,7 +105,7 @@ def test_a_record_without_a_key_is_named() -> None:
         list(replay(batch))
 
 
-def test_nothing_of_a_damaged_batch_is_said() -> None:
+def test_nothing_of_a_damaged_batch_is_replayed() -> None:
     good, damaged = build_batch(records(2)), bytearray(build_batch(records(2), base_offset=2))
     damaged[-1] ^= 1
     said: list[Marker | Replayed] = []

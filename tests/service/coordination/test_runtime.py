@@ -255,7 +255,7 @@ async def test_requests_that_wait_end_when_the_node_loses_the_partition(held: He
     assert held.fetched() == [5]  # the commit was written, though its client got no answer
 
 
-async def test_a_load_that_the_node_loses_the_partition_during_ends(coordinator: Held) -> None:
+async def test_a_load_ends_when_the_node_loses_the_partition(coordinator: Held) -> None:
     coordinator.runtime.gained(0, PartitionLog(coordinator.partition))
     host = coordinator.host
     with pytest.raises(CoordinatorLoading):

@@ -78,7 +78,7 @@ MORE: list[Command[Any]] = [
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example.command).__name__)
-def test_commands_and_results_survive_their_bytes(example: Example) -> None:
+def test_commands_and_results_survive_a_round_trip_through_bytes(example: Example) -> None:
     assert decode_command(encode_command(example.command)) == example.command
     again = decode_result(encode_result(example.result))
     assert again == example.result
@@ -86,11 +86,11 @@ def test_commands_and_results_survive_their_bytes(example: Example) -> None:
 
 
 @pytest.mark.parametrize("command", MORE, ids=lambda command: type(command).__name__)
-def test_values_at_their_edges_survive(command: Command[Any]) -> None:
+def test_values_at_the_edges_of_their_ranges_survive_a_round_trip(command: Command[Any]) -> None:
     assert decode_command(encode_command(command)) == command
 
 
-def test_level_changes_survive_also_without_any() -> None:
+def test_a_command_without_level_changes_survives_a_round_trip() -> None:
     for changes in ((), (LevelChange("a", 0, 2), LevelChange("b", 2, 0))):
         assert decode_result(encode_result(changes)) == changes
 

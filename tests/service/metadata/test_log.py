@@ -198,7 +198,9 @@ async def test_a_disk_that_refuses_to_open_is_a_storage_error(tmp_path: Path) ->
         assert await log.propose(new_topic("a", 1)) == 1
 
 
-async def test_bounds_are_answered_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_beyond_the_bounds_are_refused_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(tmp_path) as log:
         with pytest.raises(InvalidRequest, match="smaller requests"):
             log.propose([configured("a", "k", "v" * MAX_PROPOSAL_BYTES)])

@@ -57,12 +57,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_illegal_names(name: str) -> None:
+def test_illegal_names_are_refused(name: str) -> None:
     refused(InvalidTopic, f"Topic name is invalid: {NAMES[name]}", NewTopic(name, 1, 1))
 
 
 @pytest.mark.parametrize("name", ["a", "-", "_", "...", "A.b_c-9", "a" * 249])
-def test_legal_names(name: str) -> None:
+def test_legal_names_are_accepted(name: str) -> None:
     assert create_topic(ONE, NewTopic(name, 1, 1), CONFIGS, topic_id(9)).partitions == 1
 
 
@@ -104,7 +104,7 @@ SIZES: Sequence[tuple[int, int, type[LogError], str]] = [
 
 
 @pytest.mark.parametrize(("partitions", "factor", "error", "message"), SIZES)
-def test_illegal_sizes(partitions: int, factor: int, error: type[LogError], message: str) -> None:
+def test_illegal_sizes_are_refused(partitions: int, factor: int, error: type[LogError], message: str) -> None:
     refused(error, message, NewTopic("t", partitions, factor))
 
 
@@ -163,13 +163,13 @@ MANUAL: Sequence[tuple[int, int, Mapping[int, Sequence[int]], type[LogError], st
 
 
 @pytest.mark.parametrize(("partitions", "factor", "assignments", "error", "message"), MANUAL)
-def test_illegal_assignments(
+def test_illegal_assignments_are_refused(
     partitions: int, factor: int, assignments: Mapping[int, Sequence[int]], error: type[LogError], message: str
 ) -> None:
     refused(error, message, NewTopic("t", partitions, factor, assignments=assignments))
 
 
-def test_unknown_and_illegal_configs() -> None:
+def test_unknown_and_illegal_configs_are_refused() -> None:
     refused(InvalidConfig, "Unknown topic config name: nope", NewTopic("t", configs={"nope": "1"}))
     refused(
         InvalidConfig,
@@ -270,7 +270,7 @@ GROWTH: Sequence[tuple[int, Sequence[Sequence[int]] | None, type[LogError], str]
 
 
 @pytest.mark.parametrize(("count", "assignments", "error", "message"), GROWTH)
-def test_illegal_growth(
+def test_illegal_growth_is_refused(
     count: int, assignments: Sequence[Sequence[int]] | None, error: type[LogError], message: str
 ) -> None:
     with pytest.raises(error) as raised:
@@ -295,7 +295,7 @@ def test_a_coordinators_topic_does_not_grow(name: str) -> None:
         create_partitions(image, name, 3, None)
 
 
-def test_growth_of_an_unknown_topic() -> None:
+def test_growth_of_an_unknown_topic_is_refused() -> None:
     with pytest.raises(UnknownTopicOrPartition):
         create_partitions(ONE, "none", 3, None)
 
@@ -303,7 +303,7 @@ def test_growth_of_an_unknown_topic() -> None:
 # --- deletion ---------------------------------------------------------------------------------------------------------
 
 
-def test_deletion_by_name_and_by_id() -> None:
+def test_topics_are_deleted_by_name_and_by_id() -> None:
     records, topic = delete_topic(ONE, "a.b", CONFIGS)
     assert topic is ONE.topic("a.b")
     assert delete_topic_by_id(ONE, topic_id(1), CONFIGS) == (records, topic)

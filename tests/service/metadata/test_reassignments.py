@@ -133,7 +133,7 @@ def test_a_move_that_changes_nothing_has_no_records(replicas: list[int]) -> None
         ("a", 0, [2], False, InvalidReplicaAssignment),
     ],
 )
-def test_moves_that_cannot_be(
+def test_impossible_moves_are_refused(
     topic: str, index: int, replicas: list[int] | None, is_tiered: bool, error: type[LogError]
 ) -> None:
     with pytest.raises(error):

@@ -82,7 +82,7 @@ def test_the_same_disk_registers_at_once_and_another_one_only_for_a_dead_broker(
 
 
 @pytest.mark.parametrize("end", [fence, shut_down])
-def test_what_a_broker_led_waits_for_it(end: Callable[[MetadataImage, int, int], Records]) -> None:
+def test_the_partitions_that_a_broker_led_wait_for_it(end: Callable[[MetadataImage, int, int], Records]) -> None:
     image = TWO.apply_batch(end(TWO, 1, 1))
     assert not image.brokers[1].may_lead
     assert leaders(image) == [(NO_LEADER, 1)] * 2
@@ -97,7 +97,7 @@ def test_a_broker_that_shuts_down_is_fenced_at_its_end() -> None:
     assert leaders(ended) == leaders(image), "the broker no longer led a partition"
 
 
-def test_a_fenced_broker_that_asks_to_stop_stays_as_it_is() -> None:
+def test_a_fenced_broker_that_asks_to_stop_stays_fenced() -> None:
     """Otherwise it would count as stopping until its next start, and could not be removed."""
     fenced = TWO.apply_batch(fence(TWO, 1, 1))
     assert shut_down(fenced, 1, 1) == ()
@@ -180,7 +180,7 @@ def test_a_broker_that_runs_or_has_partitions_is_not_removed() -> None:
         unregister(many.apply_batch(fence(many, 1, 1)), 1)
 
 
-def test_a_broker_leads_only_what_is_led_by_none_and_in_sync_with_it() -> None:
+def test_a_broker_leads_only_partitions_without_a_leader_with_which_it_is_in_sync() -> None:
     """Another replica leads partition 0; the broker lacks records of partition 1."""
     both = PartitionImage(0, 2, 0, 0, (1, 2), (1, 2)), PartitionImage(1, NO_LEADER, 0, 0, (1, 2), (2,))
     records = [pb.MetadataRecord(partition=partition_record(topic_id(1), each)) for each in both]

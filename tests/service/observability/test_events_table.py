@@ -30,9 +30,9 @@ def test_the_table_lists_every_event_and_no_other() -> None:
     assert table == dict(said)
 
 
-def test_no_field_has_a_name_that_the_forms_use() -> None:
+def test_no_field_has_a_name_that_the_formats_use() -> None:
     assert not [(call.where, call.fields & TAKEN) for call in event_calls() if call.fields & TAKEN]
 
 
-def test_names_are_of_one_make() -> None:
+def test_names_of_events_and_fields_have_one_form() -> None:
     assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", call.name) for call in event_calls())

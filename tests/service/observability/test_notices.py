@@ -41,7 +41,7 @@ def waits_for(node: Node, event: str, /, **fields: object) -> dict[str, Any]:
 
 
 # --- other protocols ---------------------------------------------------------------------------------------------------
-def test_a_tls_hello_is_called_one(node: Node) -> None:
+def test_a_tls_hello_is_named(node: Node) -> None:
     host, port = node.kafka.split(":")
     with socket.create_connection((host, int(port)), 10) as sock:
         client = "{}:{}".format(*sock.getsockname())

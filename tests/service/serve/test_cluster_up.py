@@ -18,7 +18,7 @@ from tests.support.node import ROOT
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_brokers_start_and_leave_nothing_unless_they_are_to(kept: bool, tmp_path: Path) -> None:
+def test_brokers_start_and_leave_nothing_unless_a_directory_is_given(kept: bool, tmp_path: Path) -> None:
     output, data = tmp_path / "output", tmp_path / "kept"
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -60,11 +60,11 @@ def test_the_first_broker_checks_the_roles_of_the_node() -> None:
             check(each.settings)
 
 
-def test_a_further_broker_changes_no_others_ports() -> None:
+def test_a_further_broker_changes_no_other_brokers_ports() -> None:
     assert ports_of(planned(4))[:2] == ports_of(planned(2))
 
 
-def test_free_ports_stay_free_ones() -> None:
+def test_port_0_stays_0_for_every_broker() -> None:
     given: dict[str, Any] = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "grpc_listener": "127.0.0.1:0",
@@ -121,7 +121,7 @@ def test_the_rack_is_the_machine_unless_it_is_set() -> None:
 
 
 @pytest.mark.parametrize("broker", range(3))
-def test_the_words_give_the_same_settings(broker: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_brokers_arguments_are_read_back_into_its_settings(broker: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line reads a broker's arguments back into the settings that they were made from."""
     given: dict[str, Any] = {
         "new_cluster": True,

@@ -68,7 +68,7 @@ async def left(launched: Launched) -> None:
     await launched.handle.ended(60)
 
 
-async def test_it_runs_while_a_broker_has_a_session() -> None:
+async def test_the_tier_process_runs_while_a_broker_has_a_session() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bootstrap:
         bootstrap.set_inheritable(True)
         async with watched(bootstrap.fileno()) as (tier, launcher):
@@ -94,7 +94,7 @@ async def test_it_runs_while_a_broker_has_a_session() -> None:
             assert shown["tidelog_tier_process_peak_resident_bytes"] == peak
 
 
-async def test_a_killed_one_is_started_again_after_a_pause() -> None:
+async def test_a_killed_tier_process_is_started_again_after_a_pause() -> None:
     async with watched() as (tier, launcher):
         for lost in (1, 2, 3):
             one = await launcher.launch()
@@ -108,7 +108,7 @@ async def test_a_killed_one_is_started_again_after_a_pause() -> None:
             assert pause_s <= 0.1 * 2 ** (lost - 1)
 
 
-async def test_one_that_lets_no_broker_in_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tier_process_that_lets_no_broker_in_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     monkeypatch.setattr(module, "STARTING_PATIENCE", 10_000)  # a busy machine starts the process slowly
     async with watched() as (tier, launcher):
@@ -125,7 +125,9 @@ async def test_one_that_lets_no_broker_in_is_killed(monkeypatch: pytest.MonkeyPa
         await left(two)
 
 
-async def test_one_that_cannot_run_is_tried_again_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tier_process_that_cannot_run_is_tried_again_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with watched() as (tier, launcher):
         with monkeypatch.context() as broken:
             broken.setattr(sys, "executable", "/bin/false")
@@ -137,7 +139,7 @@ async def test_one_that_cannot_run_is_tried_again_with_growing_pauses(monkeypatc
         await left(one)
 
 
-async def test_a_stopped_one_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_tier_process_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "END_S", 0.2)
     async with watched() as (tier, launcher):
         one = await launcher.launch()

@@ -253,7 +253,7 @@ async def test_an_offload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Pat
     assert [point.claimed.end for point in points] == [10, 10, 0]
 
 
-async def test_an_id_whose_manifests_are_deleted_is_not_asked_about(tmp_path: Path) -> None:
+async def test_an_id_whose_manifests_say_deleted_stays_deleted_without_a_topic_file(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     cluster = before.cluster_id
     await metadata_removed(left, cluster)

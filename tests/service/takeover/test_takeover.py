@@ -115,7 +115,7 @@ def test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster(node: No
         assert len(consume(node, topic, 1, 100)) == 100
 
 
-def test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster(node: Node, tmp_path: Path) -> None:
+def test_an_older_copy_of_a_lost_directory_names_the_way_to_continue_the_cluster(node: Node, tmp_path: Path) -> None:
     create(node, "orders", 1, TIERED)
     produce(node, "orders", 100)
     cluster = cluster_of(node)

@@ -68,7 +68,9 @@ class TestIncarnation:
         assert sum(isinstance(outcome, FencedWriter) for outcome in outcomes) == 7
 
     @pytest.mark.parametrize("known", [0, 1])
-    async def test_a_lost_answer_is_ones_own(self, store: FaultyStore, known: int) -> None:
+    async def test_a_claim_whose_answer_was_lost_is_recognised_as_ones_own(
+        self, store: FaultyStore, known: int
+    ) -> None:
         if known:
             await open_cluster(store, CLUSTER, holder("earlier"), 0)
         store.lose_answer(1, "put", "cluster.json")

@@ -55,7 +55,7 @@ async def test_an_extension_offloads_a_segment_before_naming_it(
     assert segment.records == 10
 
 
-async def test_two_puts_a_segment_and_one_commit(store: FaultyStore, clock: EagerClock, local: Local) -> None:
+async def test_a_segment_costs_two_puts_and_a_commit(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
     for base in range(0, 50, 10):
         await tier.extend(local.job(base, 10))

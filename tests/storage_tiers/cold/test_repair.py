@@ -314,7 +314,7 @@ async def test_a_repair_by_another_node_keeps_records_only_in_this_log(world: Wo
     assert basis(shown, saved, None, OffsetRange(0, 20)) == shown
 
 
-async def test_a_newer_commit_of_the_same_line_is_nobodys_repair(world: World) -> None:
+async def test_a_newer_commit_of_the_same_line_is_not_taken_for_a_repair(world: World) -> None:
     saved = await world.extend(2)
     stray = replace(saved.segments[-1], base=20, end=30, key=saved.segments[-1].key + "x", added=model.Stamp(3, 0))
     shown = replace(

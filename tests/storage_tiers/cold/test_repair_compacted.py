@@ -48,7 +48,7 @@ async def repaired(world: World, *accepted: tuple[int, int]) -> Manifest:
 
 
 @pytest.mark.parametrize("count", [10, 200], ids=["in the manifest", "in a page"])
-async def test_the_segments_that_were_replaced_take_its_place(world: World, count: int) -> None:
+async def test_the_replaced_segments_take_the_place_of_a_lost_one(world: World, count: int) -> None:
     await world.extend(count)
     before = live(world)
     lose(world, await compact(world, 20, 50))
@@ -66,7 +66,7 @@ async def test_the_segments_that_were_replaced_take_its_place(world: World, coun
     assert (await world.extend()).end == 10 * count + 10
 
 
-async def test_only_what_none_of_them_holds_is_given_up(world: World) -> None:
+async def test_only_offsets_that_no_replaced_segment_holds_are_given_up(world: World) -> None:
     await world.extend(6)
     gone = live(world)[2]
     lose(world, gone, await compact(world, 10, 40))
@@ -77,7 +77,7 @@ async def test_only_what_none_of_them_holds_is_given_up(world: World) -> None:
     assert [each.records for each in manifest.segments] == [10, 10, 0, 10, 10, 10]
 
 
-async def test_what_is_given_up_knows_no_producer_beyond_it(world: World) -> None:
+async def test_a_given_up_range_knows_no_producer_beyond_it(world: World) -> None:
     """The lost segment's sidecar exists and has the producers at the segment's end, which lies above the accepted loss."""
     world.local.snapshot = producer_at
     await world.extend(6)
@@ -100,7 +100,7 @@ def producer_at(end: int) -> bytes:
     return state.snapshot()
 
 
-async def test_the_newest_of_them_are_taken(world: World) -> None:
+async def test_the_newest_of_the_replaced_segments_are_taken(world: World) -> None:
     """The log is compacted three times, and the last two results are lost. The first result, the newest one left, is copied."""
     await world.extend(6)
     once = await compact(world, 0, 20)

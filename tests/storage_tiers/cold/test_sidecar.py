@@ -139,7 +139,7 @@ def test_the_earlier_batches_of_producers_have_a_section_of_their_own() -> None:
     assert read(built).producer_state == state.state()
 
 
-def test_the_same_from_a_file_a_descriptor_and_a_buffer(tmp_path: Path) -> None:
+def test_a_sidecar_is_the_same_from_a_file_a_descriptor_and_a_buffer(tmp_path: Path) -> None:
     data, _ = segment([(1, 50_000, 1)] * 30)
     path = tmp_path / "0.log"
     path.write_bytes(b"before" + data + b"after")
@@ -232,7 +232,7 @@ def test_partial_batches_are_refused(data: bytes, fault: str) -> None:
         build(data)
 
 
-def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_segments_outside_their_bounds_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     data, _ = segment([(3, 10, 1)])
     with pytest.raises(CorruptRecord, match="outside"):
         build(data, end=102)

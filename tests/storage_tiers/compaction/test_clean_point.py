@@ -51,7 +51,7 @@ def test_a_clean_point_holds_for_what_follows_from_its_commit(tmp_path: Path, ma
     assert bucket_cleaned_to(read_bucket_clean_point(str(tmp_path)), manifest) == reached
 
 
-def test_a_point_that_was_begun_says_that_records_may_be_missing_and_nothing_is_clean(tmp_path: Path) -> None:
+def test_a_begun_clean_point_says_that_records_may_be_missing_and_keeps_the_last_point(tmp_path: Path) -> None:
     assert not was_bucket_cleaned(str(tmp_path))
     begin_bucket_clean_point(OsFiles(), str(tmp_path))
     assert was_bucket_cleaned(str(tmp_path))

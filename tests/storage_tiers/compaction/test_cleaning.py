@@ -123,7 +123,7 @@ def test_the_last_batch_of_a_segment_stays_though_emptied(log: HotLog) -> None:
     assert (log.end_offset, pairs(log)) == (4, [(3, "a", "4")])
 
 
-def test_records_without_a_key_go(log: HotLog) -> None:
+def test_records_without_a_key_are_removed(log: HotLog) -> None:
     write(log, batch((None, "x"), ("a", "1")))
     closed(log)
     clean(log)
@@ -153,7 +153,7 @@ def test_a_batch_of_more_keys_than_the_map_holds_names_the_config(log: HotLog) -
 
 
 # --- tombstones -------------------------------------------------------------------------------------------------------
-def test_a_tombstone_goes_at_the_first_cleaning_after_its_horizon(log: HotLog) -> None:
+def test_a_tombstone_is_removed_by_the_first_cleaning_after_its_horizon(log: HotLog) -> None:
     write(log, batch(("a", "1"), ("b", "1")), batch(("a", None), ("c", "1"), timestamps=[START_MS + 7, START_MS + 3]))
     closed(log)
     clean(log, now_ms=START_MS, delete_retention_ms=1000)
@@ -254,7 +254,7 @@ def transaction(log: HotLog, producer: int, sequence: int, kind: ControlKind, *p
     write(log, batch(*pairs, producer=(producer, 0, sequence), transactional=True), marker(kind, producer))
 
 
-def test_records_of_aborted_transactions_go_and_their_markers_later(log: HotLog) -> None:
+def test_records_of_aborted_transactions_are_removed_and_their_markers_later(log: HotLog) -> None:
     write(log, batch(("a", "committed")))
     transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"), ("b", "aborted"))
     transaction(log, 7, 2, ControlKind.COMMIT, ("c", "1"))

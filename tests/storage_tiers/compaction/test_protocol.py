@@ -11,7 +11,7 @@ from storage_tiers.types import AbortedTransaction
 
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS_A_CALL - 1, ROWS_A_CALL, 2 * ROWS_A_CALL + 1])
-def test_an_order_comes_as_it_was_given(rows: int) -> None:
+def test_an_order_arrives_as_it_was_sent(rows: int) -> None:
     cleaning = CleaningJob(
         directory="/data/t-0",
         segments=[SourceSegment(10 * n, 10 * n + 10, 1000 + n) for n in range(rows)],

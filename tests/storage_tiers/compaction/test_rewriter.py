@@ -86,7 +86,7 @@ def transaction(log: HotLog, sequence: int, key: str) -> None:
     write(log, batch((key, "1"), producer=(7, 0, sequence), transactional=True), marker(ControlKind.COMMIT, 7))
 
 
-def test_a_marker_goes_though_an_earlier_transaction_of_its_producer_has_data(tmp_path: Path) -> None:
+def test_a_marker_is_removed_though_an_earlier_transaction_of_its_producer_has_data(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     transaction(log, 0, "kept")
     transaction(log, 1, "gone")

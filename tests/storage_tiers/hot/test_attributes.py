@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.storage_tiers.hot.support import append, batch_of, open_log
 
 
-def test_no_part_of_a_log_has_a_dictionary(tmp_path: Path) -> None:
+def test_no_part_of_a_log_has_an_instance_dictionary(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch_of())
     parts = [log, *(getattr(log, name) for name in log.__slots__)]

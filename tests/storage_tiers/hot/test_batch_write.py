@@ -115,7 +115,9 @@ def test_any_change_of_the_log_stops_a_write(change: str, when: str, large: byte
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_log_that_is_closed_keeps_nothing_of_it(is_clean: bool, large: bytes, tmp_path: Path) -> None:
+def test_a_log_that_is_closed_keeps_nothing_of_an_unfinished_write(
+    is_clean: bool, large: bytes, tmp_path: Path
+) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     append(log, SMALL)
     path, write = log.segments()[0].path, begin(log, large)
@@ -234,7 +236,7 @@ def test_bytes_that_could_not_be_truncated_are_truncated_before_a_segment_is_clo
         assert read_all(open_log(tmp_path, settings=SETTINGS, clean=True)) == placed(SMALL, 0, 0)
 
 
-def test_a_disk_that_does_not_say_when_a_segment_began_refuses_an_append(
+def test_an_append_is_refused_if_the_beginning_of_its_segment_cannot_be_read(
     large: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
@@ -256,7 +258,7 @@ def test_a_disk_that_does_not_say_when_a_segment_began_refuses_an_append(
     assert append(log, SMALL) == 4
 
 
-def test_a_segment_that_is_full_is_rolled_before(large: bytes, tmp_path: Path) -> None:
+def test_a_full_segment_is_rolled_before_the_write(large: bytes, tmp_path: Path) -> None:
     settings = replace(SETTINGS, segment_bytes=len(large) + len(SMALL))
     log = open_log(tmp_path, settings=settings)
     for number in range(3):
@@ -276,7 +278,7 @@ ROLLS: dict[str, tuple[bytes, bytes, int]] = {
 
 
 @pytest.mark.parametrize("why", ROLLS)
-def test_a_segment_is_rolled_before_it_as_before_an_append(why: str, tmp_path: Path) -> None:
+def test_a_segment_is_rolled_before_a_write_as_before_an_append(why: str, tmp_path: Path) -> None:
     first, batch, now_ms = ROLLS[why]
     log = open_log(tmp_path, settings=replace(SETTINGS, segment_ms=1000))
     log.appender.append_as_follower(memoryview(first))
@@ -295,7 +297,7 @@ def test_changed_configs_bind_the_next_append(large: bytes, tmp_path: Path) -> N
     assert [segment.base for segment in log.segments()] == [0, 3]
 
 
-def test_producers_are_known_from_it(tmp_path: Path) -> None:
+def test_a_written_batch_makes_its_producer_known(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     batch = batch_of(2, producer=(5, 0, 0))
     finish(log, run(begin(log, batch)), batch)

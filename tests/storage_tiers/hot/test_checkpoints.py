@@ -95,7 +95,7 @@ def test_the_identity_stays(tmp_path: Path) -> None:
     again.close()
 
 
-def test_partitions_strays_and_the_deleted(tmp_path: Path) -> None:
+def test_partitions_are_listed_and_strays_and_deleted_ones_are_set_aside(tmp_path: Path) -> None:
     opened = directory(tmp_path)
     kept = open_log(tmp_path)
     kept.close(clean=True)

@@ -61,7 +61,7 @@ def test_the_callers_batch_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
-def test_reads_outside_are_refused(tmp_path: Path, offset: int) -> None:
+def test_reads_outside_the_log_are_refused(tmp_path: Path, offset: int) -> None:
     log, _ = filled(tmp_path, 5)
     with pytest.raises(OffsetOutOfRange, match="is outside of"):
         log.reader.read(offset, max_bytes=1000, upto_offset=10)
@@ -113,7 +113,7 @@ def test_a_read_continues_over_short_segments(tmp_path: Path) -> None:
     assert read_all(log) == whole
 
 
-def test_an_answer_over_segments_has_the_aborted_transactions_of_all(tmp_path: Path) -> None:
+def test_an_answer_over_several_segments_has_the_aborted_transactions_of_all(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=LogSettings(segment_bytes=200))
     for producer in (1, 2, 3):
         append(log, batch_of(producer=(producer, 0, 0), transactional=True), epoch=1)

@@ -120,7 +120,7 @@ def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
     assert open_log(tmp_path, clean=True).end.epochs.entries() == (EpochEntry(1, 0), EpochEntry(4, 6))
 
 
-def test_a_log_that_ends_below_a_log_start_that_cannot_be_keeps_its_records(tmp_path: Path) -> None:
+def test_a_log_that_ends_below_an_impossible_log_start_keeps_its_records(tmp_path: Path) -> None:
     """After a clean stop the log has all that was flushed, so a log start above its end is an error."""
     log, _ = filled(tmp_path, 5)
     log.close(clean=True)

@@ -95,7 +95,7 @@ class TestRetention:
             assert oldest_goes == (by_segments.end > 0)
         return plan_local(local, by_segments, moment)
 
-    def test_unlimited_keeps_everything(self) -> None:
+    def test_unlimited_retention_keeps_everything(self) -> None:
         assert self.plan([], segments(10, 20, max_timestamp=0)) == RetentionPlan(0)
 
     def test_age_counts_from_the_newest_record_and_stops_at_the_first_that_stays(self) -> None:
@@ -120,7 +120,7 @@ class TestRetention:
         assert self.plan([], hot, retention_bytes=200) == RetentionPlan(20)
         assert self.plan([], hot, retention_bytes=0) == RetentionPlan(40, roll_active=True), "as Kafka does"
 
-    def test_both_tiers_count_once(self) -> None:
+    def test_offsets_in_both_tiers_count_once(self) -> None:
         cold = [segment_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in (0, 10)]
         hot = segments(10, 20, 30, 40)
         assert self.plan(cold, hot, tier_end=20, retention_bytes=300) == RetentionPlan(10)
@@ -220,7 +220,7 @@ class TestEviction:
             hot, durable_end=durable_end, log_start=log_start, limits=LocalLimits(**limits), now=Now(NOW, NOW)
         )
 
-    def test_below_log_start_is_free(self) -> None:
+    def test_segments_below_log_start_are_evicted_without_a_manifest(self) -> None:
         assert self.plan(segments(10, 20, 30), None, log_start=15) == [Evict(0, Reason.BELOW_LOG_START)]
 
     def test_nothing_is_evicted_before_a_durable_manifest_covers_it(self) -> None:
@@ -257,7 +257,7 @@ class TestEviction:
 
 
 class TestOrphans:
-    def test_due_removed_waits_for_the_grace_and_for_pins(self) -> None:
+    def test_removed_objects_wait_for_the_grace_and_for_pins(self) -> None:
         remote = replace(segment_of(IDS, 0, 10, 1), added=Stamp(3, 0))
         item = Removed(Stamp(7, 1000), remote)
         assert due_removed([item], (), 1099, 100) == []

@@ -19,7 +19,7 @@ from tests.storage_tiers.records import vectors
         (4, 1502417414698, 366766691),
     ],
 )
-def test_the_crc_of_a_dumped_batch_is_met(number: int, timestamp: int, crc: int) -> None:
+def test_the_crc_of_a_dumped_batch_is_reproduced(number: int, timestamp: int, crc: int) -> None:
     batch = build_batch([NewRecord(None, f"message{number} for t1".encode(), timestamp=timestamp)])
     header = validate(batch, max_bytes=83)
     assert (len(batch), header.crc) == (83, crc)

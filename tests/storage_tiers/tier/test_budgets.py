@@ -54,7 +54,7 @@ async def test_bytes_and_holders_are_bounded_in_order() -> None:
     assert users.budget.most_held_bytes == 7
 
 
-async def test_urgent_first_and_raised() -> None:
+async def test_urgent_and_raised_requests_come_first() -> None:
     users = Users(ByteBudget(10, 10))
     await users.start("first", 10)
     await users.start("later", 10, urgent=False)
@@ -67,7 +67,7 @@ async def test_urgent_first_and_raised() -> None:
     assert users.budget.held_bytes == 0
 
 
-async def test_more_than_all_gets_all_alone() -> None:
+async def test_a_request_for_more_than_the_budget_gets_all_of_it_alone() -> None:
     users = Users(ByteBudget(10, 4))
     await users.start("huge", 1000)
     await users.start("small", 1)

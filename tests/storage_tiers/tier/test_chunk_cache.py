@@ -31,7 +31,7 @@ def names(cache: ChunkCache) -> set[str]:
     return set(os.listdir(cache.directory))
 
 
-def test_it_is_emptied_at_the_start(tmp_path: Path) -> None:
+def test_the_cache_is_emptied_at_the_start(tmp_path: Path) -> None:
     first = ChunkCache(str(tmp_path / "cache"), LEAST_BYTES)
     filled(first, 1)
     (tmp_path / "cache" / "half.tmp").write_bytes(b"x")
@@ -121,7 +121,7 @@ def test_strays_are_removed_and_chunks_stay(tmp_path: Path) -> None:
     assert names(cache) == {"chunk-1-10"} and cache.get(key) is not None
 
 
-def test_a_full_disk_shrinks_it_and_it_grows_again(tmp_path: Path) -> None:
+def test_a_full_disk_shrinks_the_cache_and_it_grows_again(tmp_path: Path) -> None:
     cache = ChunkCache(str(tmp_path), 4 * LEAST_BYTES)
     for number in range(16):
         filled(cache, number)
@@ -196,7 +196,7 @@ def test_unread_chunks_of_the_read_ahead_are_counted(tmp_path: Path) -> None:
     assert cache.unread_bytes == 0 and cache.wasted == 3
 
 
-def test_its_default_size_is_a_share_of_the_disk(tmp_path: Path) -> None:
+def test_the_default_size_of_the_cache_is_a_share_of_the_disk(tmp_path: Path) -> None:
     size = default_cache_bytes(str(tmp_path))
     assert LEAST_BYTES <= size <= 1 << 30
     with pytest.raises(ValueError, match="at least"):

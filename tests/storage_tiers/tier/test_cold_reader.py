@@ -31,7 +31,7 @@ from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broke
 MIB = 1 << 20
 
 
-async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> None:
+async def test_a_first_read_fetches_one_sidecar_and_one_chunk(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content = b"".join(batch(offset) for offset in range(100))
         manifest = await b.offload(content, 0, 100)
@@ -460,7 +460,7 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
         assert b.gets(".idx") == 20
 
 
-async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+async def test_a_fetch_of_thousands_of_cold_partitions_reads_a_bounded_number_at_a_time(tmp_path: Path) -> None:
     """Memory has no room for the manifests of all partitions, which are read again and again in the same order."""
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:

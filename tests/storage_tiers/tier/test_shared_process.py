@@ -111,7 +111,7 @@ async def test_a_flood_of_one_broker_delays_another_by_a_turn(tmp_path: Path) ->
         await asyncio.gather(*flood, return_exceptions=True)
 
 
-async def test_a_broker_that_does_not_read_is_not_read(tmp_path: Path) -> None:
+async def test_nothing_is_read_from_a_broker_that_does_not_read(tmp_path: Path) -> None:
     """Such a broker delays no other broker. As soon as it reads, it gets all answers."""
     asks = 20_000
     async with house() as at, broker(tmp_path, launcher=at.launcher) as other:

@@ -28,7 +28,7 @@ from tests.support.clock import SeededRng
 from tests.support.local_tier import LocalHandle, LocalLauncher
 
 
-async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Path) -> None:
+async def test_the_process_starts_with_the_first_question_and_ends_when_idle(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=dataclasses.replace(PATIENT, idle_s=0.05)) as b:
         await b.store.put("a", BYTES)
         assert b.client.stats.starts == 0 and await b.client.refresh_counters() is None
@@ -40,7 +40,7 @@ async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Pa
         assert b.client.stats.starts == 2
 
 
-async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
+async def test_the_process_is_not_idle_while_it_works(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=dataclasses.replace(PATIENT, idle_s=0.02)) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
@@ -60,7 +60,7 @@ async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
         assert b.client.stats.starts == 1
 
 
-async def test_many_at_once_start_one_process(tmp_path: Path) -> None:
+async def test_many_questions_at_once_start_one_process(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         await asyncio.gather(*(b.client.ask(chunk()) for _ in range(50)))
@@ -140,7 +140,7 @@ async def test_a_process_that_cannot_start_is_unavailable(tmp_path: Path) -> Non
                 await b.client.ask(chunk())
 
 
-async def test_a_store_that_cannot_be_opened_is_that_questions_answer(tmp_path: Path) -> None:
+async def test_an_error_of_opening_the_store_is_the_answer_to_its_question_alone(tmp_path: Path) -> None:
     answers: list[LogError | None] = [StoreRefused("no such bucket"), None]
     store = MemoryStore(EagerClock())
 
@@ -205,7 +205,7 @@ async def test_the_process_is_unavailable_without_a_descriptor(tmp_path: Path) -
             await b.client.ask(chunk())
 
 
-def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
+def test_a_question_is_answered_even_if_the_process_ends_at_that_moment(tmp_path: Path) -> None:
     """The test runs on uvloop, as the broker does: uvloop refuses writes to a closed socket."""
 
     async def asked_after(turns: int) -> None:

@@ -86,7 +86,7 @@ async def test_it_starts_beside_a_folder_of_its_own_name(tmp_path: Path, monkeyp
         assert b.client.process_id is not None
 
 
-async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
+async def test_a_process_that_is_killed_in_the_middle_of_work_is_replaced(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
@@ -209,7 +209,7 @@ async def test_an_idle_exit_is_noticed_and_the_next_use_starts_another(tmp_path:
         assert b.client.process_id != first and not running(first)
 
 
-async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> None:
+async def test_sigterm_ends_the_process_cleanly_and_sigint_does_not(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
@@ -225,7 +225,7 @@ async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> No
         assert not running(process)
 
 
-async def test_it_is_nicer_than_its_broker(tmp_path: Path) -> None:
+async def test_the_process_is_nicer_than_its_broker(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
@@ -246,7 +246,7 @@ def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]
     return process, ours
 
 
-async def test_it_ends_with_its_brokers_socket(tmp_path: Path) -> None:
+async def test_the_process_ends_with_its_brokers_socket(tmp_path: Path) -> None:
     """When the broker is killed, the kernel closes the broker's end of the socket."""
     location, _ = await stored(tmp_path)
     for configured in (False, True):
@@ -261,7 +261,7 @@ async def test_it_ends_with_its_brokers_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2{}", encode(Configure(StoreLocation.parse("/x"), "/x", SETTINGS)) * 2]
 )
-async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes) -> None:
+async def test_the_process_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes) -> None:
     process, ours = start_alone(tmp_path)
     ours.sendall(said)
     assert await asyncio.to_thread(process.wait, 30) == 1

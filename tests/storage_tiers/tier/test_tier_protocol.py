@@ -296,7 +296,7 @@ def test_other_bytes_are_not_a_frame(body: bytes) -> None:
         decode(body)
 
 
-async def test_frames_are_bounded_and_the_end_is_the_end() -> None:
+async def test_frames_are_bounded_and_a_cut_frame_is_the_end() -> None:
     def fed(data: bytes) -> asyncio.StreamReader:
         reader = asyncio.StreamReader()
         reader.feed_data(data)

@@ -162,7 +162,7 @@ async def test_index_entries_follow_the_topics_interval(node: Running) -> None:
     assert await index_entries(node) - sparse > 3 * sparse > 0
 
 
-async def test_without_delete_in_its_policy_nothing_is_forgotten(node: Running) -> None:
+async def test_a_topic_without_delete_in_its_policy_keeps_old_records(node: Running) -> None:
     await node.create("t", configs={"retention.ms": "1000000", "cleanup.policy": "compact"})
     assert not await forgets_what_is_old(node)
     await alter(node, cleanup_policy="compact,delete")
@@ -180,7 +180,7 @@ async def test_local_segments_are_evicted_by_the_topics_configs(node: Running) -
         await alter(node, local_retention_ms="-2", local_retention_bytes="-2")
 
 
-async def test_a_topic_is_offloaded_in_time_paused_and_taken_back(node: Running) -> None:
+async def test_a_topics_offloads_follow_its_lag_bound_a_pause_and_the_end_of_tiering(node: Running) -> None:
     await node.create("t")
     assert not await is_offloaded(node)
     await alter(node, tidelog_tier_max_lag_ms="1")
@@ -224,7 +224,9 @@ async def test_an_idle_producer_is_forgotten_after_the_brokers_time(node: Runnin
     assert hot(node).end_offset == 2
 
 
-async def test_a_partition_remembers_so_many_producers(node: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_partition_remembers_a_bounded_number_of_producers(
+    node: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     await node.create("t")
     await alter(node, None, tidelog_partition_max_producer_ids="2")
 

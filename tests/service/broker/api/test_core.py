@@ -85,7 +85,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert [record.offset for record in found] == list(range(41))
 
 
-async def test_retention_drops_from_both_tiers(tmp_path: Path) -> None:
+async def test_retention_removes_records_from_both_tiers(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker={"log.retention.check.interval.ms": "50"}) as node:
         await filled(node, configs={"retention.bytes": "6000"})
         await node.seal("t")

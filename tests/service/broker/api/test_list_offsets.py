@@ -65,7 +65,7 @@ async def test_a_record_that_is_not_committed_has_no_timestamp_yet(node: Running
     assert answer.offset == 1
 
 
-async def test_look_ups_in_the_bucket_do_not_wait_for_each_other(node: Running) -> None:
+async def test_lookups_in_the_bucket_do_not_wait_for_each_other(node: Running) -> None:
     await node.create("t", 2, configs=TIERED)
     for partition in range(2):
         for timestamp in range(1000, 1010):

@@ -57,7 +57,7 @@ async def test_producers_are_those_that_wrote_with_an_id(node: Running) -> None:
         node.node.broker.core.node.producers(TopicPartition("t", 1))
 
 
-async def test_the_quorum_is_as_far_as_its_metadata(node: Running) -> None:
+async def test_the_high_watermark_of_the_quorum_follows_the_metadata(node: Running) -> None:
     before = node.node.broker.core.node.quorum()
     await node.create("t")
     after = node.node.broker.core.node.quorum()

@@ -28,7 +28,7 @@ async def cut_repair(node: Running, cut: int, *, lost_answer: bool) -> bool:
 
 
 @pytest.mark.parametrize("lost_answer", [False, True], ids=["not made", "answer lost"])
-async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -> None:
+async def test_a_repair_that_a_node_died_in_is_made_whole_after_its_restart(tmp_path: Path, lost_answer: bool) -> None:
     struck = 0
     for cut in CUTS:
         directory = tmp_path / str(cut)

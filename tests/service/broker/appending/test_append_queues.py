@@ -172,7 +172,7 @@ async def test_a_refusal_is_a_result_with_the_log_start(node: Running) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-async def test_a_batch_that_inflates_to_much_is_validated_in_a_thread(node: Running, codec: Codec) -> None:
+async def test_a_batch_that_inflates_to_many_bytes_is_validated_in_a_thread(node: Running, codec: Codec) -> None:
     """Such a batch of 2 kB can take the loop for 60 ms, and a request may hold a thousand of them."""
     plain = TopicPartition("plain", 0)
     large = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=codec)

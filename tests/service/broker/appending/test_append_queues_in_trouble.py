@@ -142,7 +142,7 @@ async def test_a_defect_refuses_its_batch_and_delays_no_other(
     assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
 
-async def test_without_a_thread_to_be_had_the_loop_writes(
+async def test_without_a_free_thread_the_loop_writes(
     node: Running, slow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(_: threading.Thread) -> None:
@@ -157,7 +157,7 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
     assert queues_of(node).writing_bytes == 0
 
 
-async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
+async def test_a_batch_that_was_validated_behind_another_is_appended_after_it_though_the_queue_is_full(
     node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop learns that the batch is valid while another batch is still ahead of it."""

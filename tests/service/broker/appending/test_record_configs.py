@@ -206,7 +206,7 @@ async def test_records_without_a_key_are_named_on_a_compacted_topic(node: Runnin
     await node.append_batch("t", sent(NewRecord(None, b"v", (), now_ms())))
 
 
-async def test_so_many_records_are_looked_at_and_no_more(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bounded_number_of_faulty_records_is_looked_at(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage_tiers.records.record_errors.MAX_EXAMINED", 10)
     await node.create("t", configs={"message.timestamp.before.max.ms": "1"})
     early = [NewRecord(b"k", b"v", (), 5)] * 20

@@ -32,7 +32,7 @@ def test_a_clock_step_ahead_expires_nothing() -> None:
     assert seen.look(T0 + YEAR + 2000, T0 + 2000) is None  # reported once
 
 
-def test_also_before_anybody_has_looked() -> None:
+def test_a_clock_step_ahead_expires_nothing_even_before_the_first_tick() -> None:
     assert watch().expiry_ms(T0 + YEAR, T0 + 5) == T0 + 5
 
 

@@ -33,6 +33,8 @@ FENCED = FencedWriter("fenced")
         ),
     ],
 )
-def test_refusals(refusals: list[tuple[LogError, int, float]], ends: list[bool]) -> None:
+def test_a_refusal_ends_the_broker_only_if_the_metadata_does_not_explain_it_in_time(
+    refusals: list[tuple[LogError, int, float]], ends: list[bool]
+) -> None:
     patience = FencePatience()
     assert [patience.ends_broker(*each) for each in refusals] == ends

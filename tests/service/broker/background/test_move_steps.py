@@ -53,5 +53,5 @@ LONG = 1000 * DRAIN_LIMIT_MS
         ({"held_ms": 0, "may_begin": False}, MoveStep.GIVE_UP),
     ],
 )
-def test_the_next_step(changes: dict[str, bool | int], step: MoveStep) -> None:
+def test_the_next_step_of_a_move_follows_from_its_view(changes: dict[str, bool | int], step: MoveStep) -> None:
     assert next_step(MoveView(**{**READY._asdict(), **changes})) is step

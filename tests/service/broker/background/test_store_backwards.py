@@ -30,7 +30,9 @@ def changed(node: Running, cluster: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["older", "gone"])
-async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back(tmp_path: Path, older: bool) -> None:
+async def test_partitions_lead_and_the_store_is_not_written_to_until_it_is_put_back(
+    tmp_path: Path, older: bool
+) -> None:
     async with running(tmp_path) as node:
         await until(lambda: node.node.ground.readiness.store == "ok")
         key = keys.cluster_key(node.node.cluster_id)

@@ -210,7 +210,7 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
         await until(lambda: led(node) not in node.node.work.tiering.lineage)
 
 
-async def test_nothing_expires_that_fell_behind_while_it_was_planned(
+async def test_nothing_expires_in_a_partition_that_fell_behind_while_its_retention_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another request notices the older manifest first."""
@@ -254,7 +254,7 @@ async def test_a_seal_of_a_topic_behind_says_why_nothing_is_offloaded(tmp_path: 
         await node.seal("t")
 
 
-async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
+async def test_a_deleted_topic_is_no_longer_behind(tmp_path: Path) -> None:
     """Otherwise `/readyz` and the metric would name it until the node restarts."""
     async with grown(tmp_path) as (node, _):
         lineage = node.node.work.tiering.lineage

@@ -233,7 +233,7 @@ async def test_closed_segments_of_a_topic_that_is_not_tiered_are_flushed(node: R
     await until(lambda: hot.recovery_point >= hot.active_start_offset > 0)
 
 
-async def test_a_topic_that_is_tiered_no_more_keeps_its_history_over_a_restart(tmp_path: Path) -> None:
+async def test_a_topic_that_is_no_longer_tiered_keeps_its_history_over_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node)
         await node.seal("t")

@@ -130,7 +130,7 @@ async def test_a_decided_transaction_gets_its_markers_once_there_is_room(
 
 
 @pytest.mark.usefixtures("judged")
-async def test_a_transaction_whose_markers_are_written_refused_completion_once_there_is_room(
+async def test_a_transaction_that_a_full_disk_kept_from_completing_completes_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:

@@ -89,7 +89,7 @@ async def has_offsets(groups: GroupService, expected: dict[str, list[int]]) -> N
             await asyncio.sleep(0.005)
 
 
-async def test_first_look_for_a_coordinator_makes_the_topic(tmp_path: Path) -> None:
+async def test_the_first_look_for_a_coordinator_creates_the_topic(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         with pytest.raises(CoordinatorNotAvailable):
             await groups_of(node).coordinator("g", CALLER)

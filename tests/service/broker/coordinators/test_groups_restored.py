@@ -88,7 +88,7 @@ async def test_offsets_outlive_a_process_that_began_with_its_clock_behind(tmp_pa
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
 
 
-async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_path: Path) -> None:
+async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_stores(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, broker=SETTINGS) as node:
         await node.create("t")
@@ -345,7 +345,7 @@ async def refuse(*_: object) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_offsets_committed_since_are_kept_where_another_coordinator_keeps_the_partition_due(
+async def test_newer_offsets_are_kept_while_another_coordinator_has_still_to_lower_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """A coordinator that has lowered its offsets and is then loaded again has loaded the newer offsets, too."""

@@ -78,7 +78,7 @@ async def test_a_new_topic_gets_no_offsets_that_could_not_be_removed_for_want_of
         assert not expiry_of(node)._deleted
 
 
-async def test_a_new_topic_gets_no_offsets_of_which_the_tombstones_were_not_appended(
+async def test_a_new_topic_gets_no_offsets_whose_tombstones_were_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
@@ -119,7 +119,7 @@ def is_dropped(host: ShardHost[GroupShard]) -> bool:
     return kept() is None
 
 
-async def test_a_dropped_shard_of_which_a_deletion_is_due_is_not_kept_in_memory(
+async def test_a_dropped_shard_with_a_due_deletion_is_not_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DiskGuard, "look", lambda _: None)

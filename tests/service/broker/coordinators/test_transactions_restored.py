@@ -100,7 +100,7 @@ async def test_after_a_take_over_every_id_has_producers_though_partitions_know_l
         await produces(node, client)
 
 
-async def test_after_a_take_over_no_client_commits_a_transaction_of_which_records_are_lost(tmp_path: Path) -> None:
+async def test_after_a_take_over_no_client_commits_a_transaction_with_lost_records(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, SETTINGS) as node:
         await node.create("t", partitions=2)
@@ -126,7 +126,7 @@ async def test_after_a_take_over_no_client_commits_a_transaction_of_which_record
 
 @pytest.mark.parametrize("begins_at_once", [False, True])
 @pytest.mark.parametrize("written", [0, 1])
-async def test_a_coordinator_s_partition_that_is_put_back_ends_what_it_does_not_know(
+async def test_a_coordinators_partition_that_is_put_back_ends_transactions_that_it_does_not_know(
     tmp_path: Path, written: int, begins_at_once: bool
 ) -> None:
     """An older copy of one partition's directory is put back, without a bucket; a producer has a transaction that the copy

@@ -59,7 +59,7 @@ async def test_a_woken_waiter_queues_behind_earlier_ones() -> None:
     assert [await looking.turn() for _ in range(4)] == [["2"], ["3"], ["4"], ["5"]]
 
 
-async def test_a_look_at_few_partitions_does_not_wait_behind_many_at_many() -> None:
+async def test_a_look_at_few_partitions_does_not_wait_behind_many_looks_at_many_partitions() -> None:
     looking = Looking()
     for number in range(100):
         looking.looks.add(looking.look(str(number), SLICE_S), FEW + 1)

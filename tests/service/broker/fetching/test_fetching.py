@@ -189,7 +189,7 @@ async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Pa
             gc.enable()
 
 
-async def test_the_first_of_many_cold_partitions_are_hydrated_first(
+async def test_the_first_cold_partitions_of_a_fetch_are_hydrated_first(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only as many partitions as fit in memory are hydrated at once: more would evict the first ones before their

@@ -84,7 +84,9 @@ async def test_others_are_served_while_partitions_are_made(tmp_path: Path) -> No
         await node.append("t", b"c")
 
 
-async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_path: Path) -> None:
+async def test_a_topic_that_is_deleted_and_created_again_while_its_log_is_created_is_the_new_one(
+    tmp_path: Path,
+) -> None:
     files = SlowFiles()
     async with running(tmp_path / "data", files=files) as node:
         files.held = "t-0"

@@ -60,7 +60,9 @@ async def check_untouched(node: Running, new: Partition) -> None:
     assert node.node.ground.ending.fatal is None
 
 
-async def test_deleting_records_of_a_topic_deleted_meanwhile(node: Running) -> None:
+async def test_deleting_records_of_a_topic_deleted_meanwhile_is_refused_and_leaves_its_successor_alone(
+    node: Running,
+) -> None:
     await tiered(node)
     gate = node.store.hold(1, "put", "manifests/")
     work = asyncio.ensure_future(ends(node.log.delete_records(T0, 17)))
@@ -70,7 +72,7 @@ async def test_deleting_records_of_a_topic_deleted_meanwhile(node: Running) -> N
     await check_untouched(node, new)
 
 
-async def test_retention_of_a_topic_deleted_meanwhile(node: Running) -> None:
+async def test_retention_of_a_topic_deleted_meanwhile_leaves_its_successor_alone(node: Running) -> None:
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")

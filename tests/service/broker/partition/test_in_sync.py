@@ -77,7 +77,9 @@ async def test_a_start_knows_the_minimum_before_it_leads(tmp_path: Path) -> None
         assert (state.min_in_sync, state.high_watermark, state.log_end) == (2, 0, 1)
 
 
-async def test_acknowledgements_that_wait_for_a_follower_go_when_it_is_in_sync_no_more(tmp_path: Path) -> None:
+async def test_acknowledgements_that_wait_for_a_follower_are_sent_when_it_leaves_the_in_sync_set(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"remote.storage.enable": "false"})
         metadata, led = metadata_log(node), node.node.broker.partitions.get(TopicPartition("t", 0))

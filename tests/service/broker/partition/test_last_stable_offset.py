@@ -109,7 +109,7 @@ async def test_the_open_transactions_of_a_log_are_known_when_it_is_opened(log: H
     assert ends(partition_of(log)) == (2, 1, 2)
 
 
-async def test_readers_of_committed_records_wake_also_where_only_the_last_stable_offset_moves(log: HotLog) -> None:
+async def test_readers_of_committed_records_wake_even_if_only_the_last_stable_offset_rises(log: HotLog) -> None:
     led = partition_of(log)
     append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
     await asyncio.sleep(0)

@@ -319,7 +319,7 @@ async def test_a_partition_is_closed_when_the_node_is_no_longer_its_replica(node
         await node.append("t", b"d")
 
 
-async def test_a_leader_behind_its_epoch_does_not_tell_an_end_that_may_be_too_low(node: Running) -> None:
+async def test_a_leader_behind_its_epoch_reports_no_end_that_may_be_too_low(node: Running) -> None:
     await node.create("t", configs=UNTIERED)
     await in_sync(node, ME, OTHER)
     await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))

@@ -53,7 +53,7 @@ def checkpointed(node: Running) -> int:
     return read_offsets(os.path.join(node.node.ground.data.path, LOG_STARTS)).get(T0, 0)
 
 
-async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked_again(
+async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_requested_again(
     node: Running, tmp_path: Path
 ) -> None:
     await node.create("t")
@@ -95,7 +95,9 @@ async def test_deleting_records_of_many_partitions_takes_few_writes(tmp_path: Pa
         assert found == {TopicPartition("t", number): 2 if number == 0 else 1 for number in range(30)}
 
 
-async def test_a_topic_that_is_deleted_and_made_again_while_its_log_start_is_written(tmp_path: Path) -> None:
+async def test_a_topic_created_again_while_the_log_start_of_the_old_one_is_written_keeps_its_records(
+    tmp_path: Path,
+) -> None:
     files = HeldFiles()
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t")
@@ -206,7 +208,7 @@ async def test_a_log_start_above_the_end_after_a_clean_stop_deletes_nothing(
         caplog.clear()
 
 
-async def test_a_log_start_above_the_end_after_a_crash_is_believed_and_said(
+async def test_a_log_start_above_the_end_after_a_crash_is_kept_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node may have deleted records up to that log start before a power loss took them from the disk."""

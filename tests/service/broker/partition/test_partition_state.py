@@ -201,7 +201,7 @@ def test_a_transaction_above_the_high_watermark_holds_nothing_back() -> None:
     assert state.last_stable_offset == 8
 
 
-def test_only_truncation_lowers_it() -> None:
+def test_only_truncation_lowers_the_high_watermark() -> None:
     state = alone(log_end=10)
     state.truncated(4)
     assert (state.high_watermark, state.log_end) == (4, 4)
@@ -225,7 +225,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.booleans())
-def test_it_equals_the_obvious_definition_and_never_falls(
+def test_the_high_watermark_equals_its_definition_and_never_falls(
     events: list[tuple[str, int, bool]], has_follower: bool
 ) -> None:
     state = alone()

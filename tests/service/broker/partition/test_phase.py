@@ -348,7 +348,7 @@ async def test_offsets_past_the_end_of_a_possible_older_copy_are_not_out_of_rang
     led.log.hot.close(clean=True)
 
 
-async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_record_of_that(tmp_path: Path) -> None:
+async def test_an_epoch_ends_where_the_next_one_begins_even_before_the_next_one_has_a_record(tmp_path: Path) -> None:
     led = in_phase(Phase.LEADING, tmp_path)
     led.append(memoryview(batch(b"a")))
     led.lead(7)

@@ -79,7 +79,7 @@ def test_the_first_batch_is_the_one_with_the_lowest_sequence_that_was_asked_for(
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------
-def test_the_oldest_that_no_batch_waits_for_is_forgotten(few: Verifications) -> None:
+def test_the_oldest_verification_without_a_waiting_batch_is_forgotten(few: Verifications) -> None:
     for producer_id in (0, 1, 0, 2):  # producer 0 begins again, and is then newer than producer 1
         begun = few.begin(producer_id, 0, 0, adds=False)
         few.verified(begun)
@@ -87,7 +87,7 @@ def test_the_oldest_that_no_batch_waits_for_is_forgotten(few: Verifications) -> 
     assert [is_verified(few, each) for each in (0, 1, 2)] == [True, False, True]
 
 
-def test_none_that_a_batch_waits_for_is_forgotten(few: Verifications) -> None:
+def test_no_verification_with_a_waiting_batch_is_forgotten(few: Verifications) -> None:
     begun = [few.begin(each, 0, 0, adds=False) for each in (0, 1)]
     with pytest.raises(RequestTimedOut, match="send again"):
         few.begin(2, 0, 0, adds=False)
@@ -103,7 +103,7 @@ def test_none_that_a_batch_waits_for_is_forgotten(few: Verifications) -> None:
     assert [is_verified(few, each) for each in (0, 1)] == [False, True]
 
 
-async def test_a_producer_too_many_sends_again_and_harms_no_other(
+async def test_a_producer_beyond_the_bound_sends_again_and_harms_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "MAX_VERIFICATIONS", 1)

@@ -184,7 +184,7 @@ def test_partitions_that_cannot_move_are_named(brokers: Brokers) -> None:
     assert sorted(brokers.held().values()) == [1, 2, 3]
 
 
-def test_words_that_name_nothing_are_refused(brokers: Brokers) -> None:
+def test_arguments_that_name_nothing_are_refused(brokers: Brokers) -> None:
     assert "no topic d" in run("move", "d", "--to", "1").err
     assert "a has no partition 3, only 0 to 2" in run("move", "a:3", "--to", "1").err
     for words in (("move", "a"), ("move", "a", "--to", "1", "--cancel"), ("move", "--to", "1")):

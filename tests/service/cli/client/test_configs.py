@@ -124,7 +124,7 @@ def test_validating_changes_nothing(node: Node) -> None:
     assert set_by(node, "--all-brokers") == {}
 
 
-def test_command_lines_that_say_too_little_or_too_much(node: Node) -> None:
+def test_command_lines_that_say_too_little_or_too_much_are_refused(node: Node) -> None:
     assert at(node, "alter").code == 2
     assert at(node, "alter", "--set", "novalue").code == 2
     assert at(node, "describe", "--broker", "1", "--topic", "t").code == 2

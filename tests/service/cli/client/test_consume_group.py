@@ -101,7 +101,7 @@ def test_the_next_run_resumes_where_the_last_one_ended(node: Node, group: str) -
     assert has_only_waited(third.err)
 
 
-def test_from_is_for_partitions_without_an_offset(node: Node, group: str) -> None:
+def test_the_option_from_applies_to_partitions_without_a_committed_offset(node: Node, group: str) -> None:
     ran = tidelog_process("consume", "orders", "-g", group, "-e", "--from", "end", "-b", node.kafka)
     assert (ran.code, ran.stdout) == (0, b"")
     assert (

@@ -239,7 +239,9 @@ def test_every_position_is_one_to_continue_from(group: Callable[..., Ran], to: s
     assert moved(group("reset-offsets", "--topic", "orders:0", f"--to={to}", "--json")) == [("orders", 0, None, offset)]
 
 
-def test_offsets_move_by_records_stay_or_come_from_a_file(group: Callable[..., Ran], tmp_path: Path) -> None:
+def test_offsets_are_moved_by_a_number_of_records_or_kept_or_read_from_a_file(
+    group: Callable[..., Ran], tmp_path: Path
+) -> None:
     reset = ("reset-offsets", "--topic", "orders")
     assert moved(group(*reset, "--to-current", "--json")) == [("orders", 0, None, 40)]
     assert "use --to" in group(*reset, "--shift-by", "1").err
@@ -259,7 +261,7 @@ def test_offsets_move_by_records_stay_or_come_from_a_file(group: Callable[..., R
     ]
 
 
-def test_an_offset_that_is_kept_within_its_partition_is_named(group: Callable[..., Ran], tmp_path: Path) -> None:
+def test_an_offset_outside_its_partition_is_replaced_and_named(group: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "moves.csv").write_text("orders,0,41\nother,0,1\nother,1,-1\n")
     ran = group("reset-offsets", "--from-file", tmp_path / "moves.csv", "--export")
     assert ran.out == "orders,0,40\nother,0,0\nother,1,0\n"
@@ -306,7 +308,7 @@ def test_wrong_words_are_explained(group: Callable[..., Ran], words: tuple[str, 
     assert ran.code != 0 and said in " ".join(ran.err.replace("│", " ").split())
 
 
-def test_a_group_that_does_not_exist(group: Callable[..., Ran]) -> None:
+def test_a_group_that_does_not_exist_is_refused(group: Callable[..., Ran]) -> None:
     ran = group("describe")
     assert ran.code == 1 and "there is no group" in ran.err
     for words in (("delete",), ("delete-offsets", "--topic", "orders")):

@@ -101,7 +101,7 @@ def test_transactions_are_committed(node: Node, topic: str, words: tuple[str, ..
     assert set(ended) == {"CompleteCommit"}
 
 
-def test_a_transaction_lasts(node: Node, topic: str) -> None:
+def test_a_transaction_lasts_for_the_given_duration(node: Node, topic: str) -> None:
     perf(node, "produce", topic, "-n", "50", "-s", "10", "--transactional-id", "long", "--transaction-duration", "30s")
     assert (len(values(node, topic)), end(node, topic)) == (50, 51)
 
@@ -202,7 +202,7 @@ def test_records_are_read_and_measured(node: Node) -> None:
     assert "intervals" not in found
 
 
-def test_a_line_per_interval(node: Node) -> None:
+def test_each_interval_has_a_line(node: Node) -> None:
     slowly = ("-c", "fetch.message.max.bytes=2000", "-c", "queued.min.messages=1", "-i", "0.01")
     header, *lines = perf(node, "consume", "full", "-n", "500", "--detailed", *slowly).out.splitlines()
     assert header.startswith("time, threadId, ")

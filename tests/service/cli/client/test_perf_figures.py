@@ -37,11 +37,11 @@ def test_progress_is_the_line_of_kafkas_tool() -> None:
 @pytest.mark.parametrize(
     ("count", "expected"), [(0, [0, 0, 0, 0]), (1, [0, 0, 0, 0]), (3, [1, 2, 2, 2]), (1000, [500, 950, 990, 999])]
 )
-def test_a_percentile_is_the_sample_that_so_many_are_below(count: int, expected: list[int]) -> None:
+def test_a_percentile_is_the_sample_below_which_that_share_lies(count: int, expected: list[int]) -> None:
     assert list(percentiles([float(number) for number in reversed(range(count))]).values()) == expected
 
 
-def test_a_window_has_what_came_since_the_last_and_the_total_has_all() -> None:
+def test_a_window_has_the_samples_since_the_last_one_and_the_total_has_all() -> None:
     found = measured(5, 80, 20, elapsed_ms=1000)
     first = found.window(1000)
     found.add(40, 300)
@@ -53,7 +53,7 @@ def test_a_window_has_what_came_since_the_last_and_the_total_has_all() -> None:
     assert (nothing.records, nothing.average_ms, nothing.max_ms) == (0, 0, 0)
 
 
-def test_a_long_run_keeps_some_of_its_latencies() -> None:
+def test_a_long_run_keeps_a_sample_of_its_latencies() -> None:
     expected = 3 * MOST_SAMPLES
     found = Latencies(expected, 0.0)
     for number in range(expected):
@@ -69,7 +69,7 @@ def test_a_long_run_keeps_some_of_its_latencies() -> None:
 BEGAN_MS = 1_795_489_072_000
 
 
-def test_a_window_of_reading_is_the_line_of_kafkas_tool() -> None:
+def test_a_window_of_consuming_is_the_line_of_kafkas_tool() -> None:
     window = Consumed(BEGAN_MS + 5305, 111, 9000, 900_000, 0)
     so_far = Consumed(BEGAN_MS, 5416, 9001, 900_100, 4343)
     assert window.progress(so_far) == (
@@ -77,7 +77,7 @@ def test_a_window_of_reading_is_the_line_of_kafkas_tool() -> None:
     )
 
 
-def test_a_total_of_reading_is_the_line_of_kafkas_tool() -> None:
+def test_a_total_of_consuming_is_the_line_of_kafkas_tool() -> None:
     total = Consumed(BEGAN_MS, 4610, 1, 100, 4343)
     assert total.summary() == (
         "2026-11-24 02:57:52:000, 2026-11-24 02:57:56:610, 0.0001, 0.0000, 1, 0.2169, 4343, 267, 0.0004, 3.7453"

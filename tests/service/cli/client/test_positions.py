@@ -123,11 +123,11 @@ def of(partition: int, first: int, beyond: int) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_records_between_two_places(node: Node, words: tuple[str, ...], expected: list[str]) -> None:
+def test_records_between_two_positions_are_printed(node: Node, words: tuple[str, ...], expected: list[str]) -> None:
     assert consumed(node, "t", *words) == sorted(expected)
 
 
-def test_several_topics(node: Node) -> None:
+def test_several_topics_are_read_together(node: Node) -> None:
     assert consumed(node, "t", "u", "empty", "-e") == sorted(of(0, 0, 10) + of(1, 0, 4) + ["u0", "u1", "u2"])
     assert consumed(node, "u", "u", "--from", "-1", "--to", "end", "-f", r"%t:%s\n") == ["u:u2"]
     assert consumed(node, "u", "t", "-p", "0", "-o", "-1", "-e") == ["0.9", "u2"]
@@ -191,7 +191,7 @@ def test_undeletable_records_are_reported(node: Node) -> None:
 
 
 # --- cluster info ------------------------------------------------------------------------------------------------------
-def test_the_cluster_and_its_node(node: Node) -> None:
+def test_the_cluster_and_its_node_are_described(node: Node) -> None:
     found = at(node, "cluster", "info", "--json").json
     (only,) = found["nodes"]
     assert only == {

@@ -37,7 +37,7 @@ TOMBSTONE = ShownRecord("t", 0, 7, -1, None, None, None, ())
         ("%z", None, None),
     ],
 )
-def test_every_token(text: str, of_record: bytes | None, of_tombstone: bytes | None) -> None:
+def test_every_token_of_a_format_is_printed(text: str, of_record: bytes | None, of_tombstone: bytes | None) -> None:
     if of_record is None:
         with pytest.raises(ValueError, match=r"unknown token %z?; known: %t topic, .*, and %% for a percent sign"):
             parse_format(text)
@@ -66,7 +66,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.mark.parametrize(
     "format_", [r"%t %p %o\n", r"%k=%s;", r"%K,%S,%T\t", "%R", r"%h\n", r"\x41\x7a %% \\ \r\n"], ids=repr
 )
-def test_as_kcat_prints(node: Node, format_: str) -> None:
+def test_formats_are_printed_as_kcat_prints_them(node: Node, format_: str) -> None:
     words = ["kcat", "-C", "-q", "-b", node.kafka, "-t", "t", "-p", "0", "-o", "beginning", "-e", "-f", format_]
     kcat = subprocess.run(words, capture_output=True, timeout=60, check=True).stdout
 

@@ -157,7 +157,7 @@ def test_a_key_goes_to_the_partition_that_javas_producer_chooses(node: Node) -> 
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec(node: Node, topic: str, compression: str) -> None:
+def test_records_of_every_codec_come_back(node: Node, topic: str, compression: str) -> None:
     text = "\n".join(["the same line"] * 1000)
 
     assert at(node, "produce", topic, "-z", compression, stdin=text).code == 0
@@ -166,7 +166,7 @@ def test_every_codec(node: Node, topic: str, compression: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_every_acks(node: Node, topic: str, acks: str) -> None:
+def test_records_are_written_with_every_value_of_acks(node: Node, topic: str, acks: str) -> None:
     ran = at(node, "produce", topic, "--acks", acks, stdin="one\ntwo\n")
 
     assert ran.code == 0, ran.err

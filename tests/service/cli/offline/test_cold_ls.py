@@ -136,7 +136,7 @@ def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(url: str) -> No
     assert len(ran.json["partitions"]) == 4
 
 
-async def test_segments_that_left_the_root_are_listed_too(tmp_path: Path) -> None:
+async def test_segments_in_manifest_pages_are_listed_too(tmp_path: Path) -> None:
     store = await open_store(StoreLocation.parse("memory://many-segments"), OsFiles(), EagerClock())
     await offload(store, tmp_path, IDS, [(base, 1) for base in range(MAX_SEGMENTS + 10)])
 

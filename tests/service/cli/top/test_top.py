@@ -378,7 +378,7 @@ def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
         nodes.close()
 
 
-def test_another_listener_is_called_none_of_http(node: Node) -> None:
+def test_a_listener_of_another_protocol_is_reported_as_such_and_its_answer_is_not_shown(node: Node) -> None:
     """The answer is not shown: it may hold anything, and a terminal would interpret it."""
     for address in (node.grpc, node.kafka):
         ran = tidelog("top", "--once", "--interval", "0.2", "--http", address)

@@ -127,7 +127,7 @@ def test_the_group_id_counts_in_the_size_of_its_record() -> None:
     assert driver.groups.rebalancing.too_large(group, value_bytes) is not None
 
 
-def test_of_too_many_ids_that_are_not_used_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_of_too_many_unused_ids_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalancing, "PENDING_IDS", 3)
     driver = Driver()
     for number in range(5):
@@ -379,7 +379,7 @@ async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() ->
     assert [each.result() for each in waiters if not each.cancelled()] == ["joined"] * (len(waiters) - 1)
 
 
-async def test_new_objects_are_examined_while_answers_bring_as_many_as_they_free() -> None:
+async def test_the_collector_examines_new_objects_while_answers_create_as_many_as_they_free() -> None:
     """The collector counts new objects minus freed ones: it would count few, and later examine all new objects at
     once."""
     loop, examined = asyncio.get_running_loop(), list[int]()

@@ -409,7 +409,7 @@ def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered() ->
         ({"instance": "i"}, UnknownMemberId),
     ],
 )
-def test_a_sync_that_cannot_be_is_refused(how: dict[str, object], error: type) -> None:
+def test_an_impossible_sync_is_refused(how: dict[str, object], error: type) -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.sync("s", **{"member_id": member, "generation": 1, **how})  # type: ignore[arg-type]

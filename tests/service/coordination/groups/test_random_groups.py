@@ -106,7 +106,7 @@ def check(group: ClassicGroup) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from((2, 1_000)), st.sampled_from((0, 3_000)))
-def test_every_request_is_answered_once_and_the_books_are_right(
+def test_every_request_is_answered_once_and_every_group_is_consistent(
     life_steps: list[tuple[str, int, int]], max_size: int, delay_ms: int
 ) -> None:
     life = Life(max_size, delay_ms)

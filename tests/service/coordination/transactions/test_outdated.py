@@ -103,7 +103,7 @@ def test_a_decided_transaction_is_completed_first(commit: bool) -> None:
     assert x.producer().id != producer.id
 
 
-def test_the_epoch_that_is_for_fencing_is_no_client_s() -> None:
+def test_a_producer_that_claims_the_epoch_for_fencing_is_fenced() -> None:
     x = Coordinator()
     producer = x.committed(x.producer(), A)
     x.shard.outdate(None, {})

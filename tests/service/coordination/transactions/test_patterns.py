@@ -23,13 +23,13 @@ from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS, co
         (r"\d+", "42", "4x"),
     ],
 )
-def test_these_are_matched(pattern: str, matched: str, other: str) -> None:
+def test_supported_patterns_match_as_they_do_in_re2(pattern: str, matched: str, other: str) -> None:
     assert compiled(pattern).matches(matched)
     assert not compiled(pattern).matches(other)
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x", "a{2,1}"])
-def test_these_cannot_be_read(pattern: str) -> None:
+def test_malformed_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpression, match="cannot be read"):
         compiled(pattern)
 
@@ -52,7 +52,7 @@ def test_these_cannot_be_read(pattern: str) -> None:
         "(x)(?(1)a|b)",
     ],
 )
-def test_these_may_take_for_ever(pattern: str) -> None:
+def test_patterns_that_may_take_exponential_time_are_recognised(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpression, match="too many ways"):
         compiled(pattern)
 

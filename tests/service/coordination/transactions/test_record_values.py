@@ -15,7 +15,7 @@ def newest(x: Coordinator) -> TransactionValue:
     return decode_value(value)
 
 
-def test_a_record_has_the_time_of_its_change_and_that_of_its_transactions_begin() -> None:
+def test_a_record_has_the_time_of_its_change_and_the_time_when_its_transaction_began() -> None:
     x = Coordinator()
     producer = x.producer()
     began = x.now = x.now + 1_000

@@ -276,7 +276,7 @@ def test_with_version_2_the_next_producer_id_begins_with_the_transaction_that_us
     assert isinstance(x.end(producer).error, InvalidProducerIdMapping)  # no client repeats it any longer
 
 
-def test_only_the_last_epoch_of_the_id_before_may_repeat_its_end() -> None:
+def test_only_the_last_epoch_of_the_previous_producer_id_may_repeat_its_end() -> None:
     x = Coordinator()
     producer = at_epoch(x, LAST_EPOCH)
     assert x.committed(producer, A) == (102, 0)
@@ -296,7 +296,7 @@ def test_a_producer_that_begins_after_the_last_epoch_gets_another_id() -> None:
     assert x.producer(expected=last) == new  # the client repeats it, because the answer was lost
 
 
-def test_the_epoch_for_fencing_opens_and_ends_no_transaction() -> None:
+def test_the_epoch_for_fencing_begins_and_ends_no_transaction() -> None:
     x = Coordinator()
     fencing = at_epoch(x, LAST_EPOCH + 1)
     for version in (1, 2):
@@ -481,7 +481,7 @@ def test_a_list_by_pattern_lets_others_work_after_each_match() -> None:
 
 
 @pytest.mark.parametrize(("version", "of_markers"), [(1, 0), (2, 2)])
-def test_a_producer_that_begins_fences_by_the_clusters_version(version: int, of_markers: int) -> None:
+def test_a_producer_that_begins_fences_with_markers_of_the_clusters_version(version: int, of_markers: int) -> None:
     x = Coordinator()
     x.version = version
     x.add(x.producer(), A, version=0)

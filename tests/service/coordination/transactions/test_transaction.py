@@ -110,7 +110,7 @@ def test_the_producer_that_another_one_replaced_does_not_take_its_new_id() -> No
     assert not goes_on(known, LAST_EPOCH)
 
 
-def test_only_the_last_epoch_of_the_id_before_is_known() -> None:
+def test_only_the_last_epoch_of_the_previous_producer_id_is_known() -> None:
     known = begun(LAST_EPOCH)
     assert goes_on(known, LAST_EPOCH)
     assert [known.is_known(ProducerIdAndEpoch(OLD, epoch)) for epoch in (0, LAST_EPOCH - 1, LAST_EPOCH)] == [

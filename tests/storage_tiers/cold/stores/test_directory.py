@@ -196,7 +196,7 @@ def test_an_old_etag_stays_invalid_when_the_clock_steps_back(tmp_path: Path) -> 
         store.put("root.json", b"3", if_match=ahead.etag)
 
 
-def test_objects_are_plain_files_and_other_files_are_none(tmp_path: Path) -> None:
+def test_objects_are_plain_files_and_other_files_are_no_objects(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     key = "cluster/topics/flights.of.2013/id/segments/00003/00000000000000000000-0-ab.log"
     store.put(key, b"records")

@@ -89,7 +89,7 @@ def test_wrong_endpoints_are_refused(endpoint: str) -> None:
         ("memory://name", None, False),
     ],
 )
-def test_whose_clock_stamps_objects(url: str, endpoint: str | None, elsewhere: bool) -> None:
+def test_a_location_names_the_clock_that_stamps_its_objects(url: str, endpoint: str | None, elsewhere: bool) -> None:
     assert StoreLocation.parse(url, endpoint=endpoint).elsewhere is elsewhere
 
 

@@ -21,7 +21,7 @@ async def started_upload(store: MemoryStore) -> asyncio.Task[object]:
     return writing
 
 
-async def test_an_upload_under_way_is_listed_and_no_object() -> None:
+async def test_an_upload_in_progress_is_listed_and_is_not_an_object() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     writing = await started_upload(store)

@@ -185,7 +185,7 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
     assert abandoned == [[]]
 
 
-async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
+async def test_a_topic_that_is_no_longer_compacted_keeps_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swap = Cleaning._swap
