@@ -58,7 +58,7 @@ demo: install  ## carry real flights through a node, its bucket, and PySpark (AR
 	@scripts/system-packages demo
 	@$(BIN)/python -m examples.flights.demo $(ARGS)
 
-bench: test-tools  ## measure requests, starts and cold reads (RIVAL=host:port: beside that broker)
+bench: test-tools  ## measure requests, starts and cold reads (RIVAL=host:port: also the broker at that address)
 	@$(BIN)/python -m benchmarks.run $(if $(RIVAL),--rival $(RIVAL)) $(ARGS)
 
 bench-kafka: test-tools  ## measure tidelog beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour

@@ -54,8 +54,8 @@ _Roles = Annotated[
     str | None,
     typer.Option(
         metavar="broker|broker,controller",
-        help="The roles that this node must have. `broker` refuses to start without --controller. "
-        "(default: by --controller)",
+        help="The roles that this node must have. With `broker` it refuses to start without --controller. "
+        "(default: broker with --controller, else broker,controller)",
     ),
 ]
 _Controller = Annotated[

@@ -32,8 +32,8 @@ REMOVED_FROM_BROKERS: Mapping[str, str] = {
     "password.encoder.old.secret": _ENCODER,
     "password.encoder.secret": _ENCODER,
     "port": _LISTENERS,
-    "quota.consumer.default": "default quotas are set through AlterClientQuotas",
-    "quota.producer.default": "default quotas are set through AlterClientQuotas",
+    "quota.consumer.default": "Kafka sets default quotas through AlterClientQuotas, and quotas are not served yet",
+    "quota.producer.default": "Kafka sets default quotas through AlterClientQuotas, and quotas are not served yet",
     "reserved.broker.max.id": "ids are never generated",
 }
 

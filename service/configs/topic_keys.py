@@ -285,7 +285,7 @@ _COMPACTION = (
         "delete.retention.ms",
         _LONG,
         DAY_MS,
-        "Time in milliseconds that compaction keeps a delete marker.",
+        "Time in milliseconds that compaction keeps a tombstone (a record without a value).",
         at_least(0),
         "log.cleaner.delete.retention.ms",
     ),

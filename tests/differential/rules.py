@@ -130,8 +130,8 @@ _PRECISE = "Kafka fails unexpectedly with UNKNOWN_SERVER_ERROR; tidelog names th
 _EMPTY = "a topic requested without partitions is answered without partitions; Kafka omits the topic"
 _TWICE = "a topic requested twice is answered twice; Kafka merges its rows"
 _LOG_START = (
-    "a record or batch that the log refuses as invalid is answered with the log start offset; Kafka answers -1 if it refuses "
-    "the batch before it reaches the log"
+    "a record or batch that the log refuses as invalid is answered with the log start offset; Kafka answers -1 if the "
+    "batch is refused before it reaches the log"
 )
 _TIERED = (
     "the bucket keeps history, so topics are tiered and the local disk holds only their tail (README, Configuration)"
@@ -145,7 +145,7 @@ _ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the 
 _COLLIDE = "names that collide as metrics are refused within one request, too"
 _MANY = "one request creates at most 10,000 partitions, in every API; Kafka bounds only CreateTopics"
 _UTF8 = "text that is not UTF-8 and a length below -1 are malformed; Kafka reads them as other text and as null"
-_PATIENT = "the request is carried out at once, whatever its timeout; Kafka times out if it is negative"
+_PATIENT = "the request is carried out at once, whatever its timeout; Kafka times out if the timeout is negative"
 _FEATURES = "a feature of Kafka's controllers and clients, or one not served yet; tidelog does not use it"
 _EPOCH = "the leader epoch rises at each start; Kafka's also rises at a controlled shutdown"
 _QUORUM = "a single node is broker and controller, and its controller needs neither a quorum nor a listener"
@@ -214,7 +214,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives the batch's largest timestamp as the time of appending",
         "produce-sequences*",
     ),
     OnPurpose(
@@ -222,7 +222,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives the batch's largest timestamp as the time of appending",
         "produce-over-a-restart: *",
     ),
     OnPurpose(
@@ -230,7 +230,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.log_append_time",
         ANY,
         None,
-        "a repeated batch gets its first answer again; Kafka gives its largest timestamp as the time of appending",
+        "a repeated batch gets its first answer again; Kafka gives the batch's largest timestamp as the time of appending",
         "produce-transactional-batches: repeated",
     ),
     OnPurpose("list_offsets", "topics.*.leader_epoch", 2, 1, _EPOCH, "produce-over-a-restart: *"),

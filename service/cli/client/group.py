@@ -107,7 +107,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Delete groups that have no members, and their offsets. One that cannot be deleted does not keep the others."""
+    """Delete groups that have no members, and their offsets. A group that cannot be deleted stops no other."""
     admin = connect_admin(bootstrap)  # its futures are never done once it is gone
     futures = admin.delete_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
     failures = []

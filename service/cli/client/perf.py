@@ -13,7 +13,7 @@ import typer
 from service.cli.client.perf_consume import Begin, ConsumePlan, measure_consuming
 from service.cli.client.perf_produce import ProducePlan, measure_producing, payload_lines, payloads_of
 from service.cli.client.positions import parse_duration
-from service.cli.client.produce import Compression, RequiredAcks
+from service.cli.client.produce import Acks, CodecOfBatches, Compression, RequiredAcks
 from service.cli.completion import complete_group, complete_topic
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, pairs
 from service.cli.output import AsJson
@@ -76,8 +76,8 @@ def produce(
     warmup: WarmUp = 0,
     transaction_duration: TransactionDuration = None,
     transactional_id: TransactionalId = None,
-    acks: Annotated[RequiredAcks, typer.Option("--acks")] = RequiredAcks.all,
-    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.none,
+    acks: Acks = RequiredAcks.all,
+    compression: CodecOfBatches = Compression.none,
     settings: Settings = None,
     interval: Interval = 5.0,
     as_json: AsJson = False,

@@ -82,6 +82,17 @@ class RequiredAcks(StrEnum):
     none = "0"
 
 
+CodecOfBatches = Annotated[
+    Compression, typer.Option("--compression", "-z", help="The codec of the record batches that are sent.")
+]
+Acks = Annotated[
+    RequiredAcks,
+    typer.Option(
+        "--acks", help="The acknowledgement to wait for: of all in-sync replicas, of the leader (1), or none (0)."
+    ),
+]
+
+
 @dataclass
 class Deliveries:
     """Delivery results so far. `first` and `last` are offsets by topic and partition; with acks=0 there are none."""
@@ -145,8 +156,8 @@ def produce(
         typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; repeatable."),
     ] = None,
     as_json: _JsonLines = False,
-    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.none,
-    acks: Annotated[RequiredAcks, typer.Option("--acks")] = RequiredAcks.all,
+    compression: CodecOfBatches = Compression.none,
+    acks: Acks = RequiredAcks.all,
     progress: Annotated[bool, typer.Option(help="Show progress on a terminal.")] = True,
     summary: _Summary = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
