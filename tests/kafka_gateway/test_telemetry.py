@@ -203,7 +203,7 @@ def test_a_client_that_is_silent_for_long_is_another_one_afterwards(world: World
     assert world.push(number) == 0
 
 
-def test_the_clients_heard_from_last_are_remembered(kept: Kept) -> None:
+def test_the_most_recently_active_clients_are_remembered(kept: Kept) -> None:
     world = World(kept, instances=2)
     for instance in (ONE, TWO):
         world.subscribed(instance)

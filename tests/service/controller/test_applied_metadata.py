@@ -96,7 +96,7 @@ async def test_older_metadata_of_a_running_broker_are_not_noted(tmp_path: Path) 
     assert read_position(str(broker)) == known
 
 
-async def test_an_older_controller_skips_the_producer_ids_that_were_given_out_since(tmp_path: Path) -> None:
+async def test_an_older_controller_skips_the_producer_ids_that_were_issued_since(tmp_path: Path) -> None:
     """A second producer with an id that a running broker's logs know would have its first batch taken for a duplicate."""
     async with controlling(tmp_path / "newest"):
         pass
