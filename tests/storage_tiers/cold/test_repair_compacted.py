@@ -48,7 +48,7 @@ async def repaired(world: World, *accepted: tuple[int, int]) -> Manifest:
 
 
 @pytest.mark.parametrize("count", [10, 200], ids=["in the manifest", "in a page"])
-async def test_the_segments_that_it_replaced_replace_a_lost_one(world: World, count: int) -> None:
+async def test_a_lost_segment_is_replaced_by_those_that_it_had_replaced(world: World, count: int) -> None:
     await world.extend(count)
     before = live(world)
     lose(world, await compact(world, 20, 50))
