@@ -6,8 +6,9 @@ with the suffix `_base64`. null appears as null, and empty bytes as empty text, 
     {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
      "value_base64":"/w==","headers":[{"key":"h","value":null}]}
 
-A line is refused if librdkafka cannot send its record: if its timestamp is 0, which librdkafka reads as "now", or a header's
-key has a zero byte. librdkafka chooses a missing timestamp.
+A timestamp is written in ms since 1970, and may also be read as an ISO 8601 time. A line is refused if librdkafka cannot send
+its record: if its timestamp is 0, which librdkafka reads as "now", or a header's key has a zero byte. librdkafka chooses a
+missing timestamp.
 
 Pure. A line to be read must have `value` or `value_base64`, so that a misspelt name writes no tombstone; all other fields are
 optional. `offset` and `timestamp_type` are ignored, because the log assigns them.
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from service.cli.client.record_format import ShownRecord
 from service.cli.output import json_bytes
+from storage_tiers.times import first_ms, parse_time
 
 _CONTENT = {"key", "key_base64", "value", "value_base64"}
 _FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "headers", *_CONTENT}
@@ -70,7 +72,7 @@ def from_json(line: bytes) -> JsonRecord:
     return JsonRecord(
         _optional(found, "topic", str, "text"),
         _number(found, "partition", 0, 2**31 - 1),
-        _number(found, "timestamp", 1, 2**63 - 1),
+        _timestamp(found),
         _content(found, "key"),
         _content(found, "value"),
         [_header(header) for header in _optional(found, "headers", list, "a list") or ()],
@@ -120,8 +122,21 @@ def _utf8(text: str, name: str) -> bytes:
         raise ValueError(f"{name} has half of a surrogate pair, which cannot be encoded") from None
 
 
-def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
-    number: int | None = _optional(found, name, int, "a number")
+def _timestamp(found: Mapping[str, Any]) -> int | None:
+    text = found.get("timestamp")
+    if not isinstance(text, str):
+        return _number(found, "timestamp", 1, 2**63 - 1, "a number or a time")
+    try:
+        number = first_ms(parse_time(text))
+    except ValueError:
+        raise ValueError(
+            f"timestamp is not a time such as 2013-01-01T05:15:00Z, nor ms since 1970, but {_quoted(text)}"
+        ) from None
+    return _number({"timestamp": number}, "timestamp", 1, 2**63 - 1)
+
+
+def _number(found: Mapping[str, Any], name: str, least: int, most: int, called: str = "a number") -> int | None:
+    number: int | None = _optional(found, name, int, called)
     if number is None or least <= number <= most:
         return number
     why = " (librdkafka reads 0 as the time of sending)" if name == "timestamp" and number == 0 else ""

@@ -128,7 +128,16 @@ def test_a_line_that_is_not_a_record_stops_and_earlier_records_stay(node: Node) 
             '{"value":"a","timestamp":0}',
             "timestamp is 0 (librdkafka reads 0 as the time of sending): 1 to ",
         ),
-        ('{"value":"a","timestamp":1.5}', "timestamp is not a number, but 1.5"),
+        ('{"value":"a","timestamp":1.5}', "timestamp is not a number or a time, but 1.5"),
+        (
+            '{"value":"a","timestamp":"noon"}',
+            'timestamp is not a time such as 2013-01-01T05:15:00Z, nor ms since 1970, but "noon"',
+        ),
+        (
+            '{"value":"a","timestamp":"1970-01-01"}',
+            "timestamp is 0 (librdkafka reads 0 as the time of sending): 1 to ",
+        ),
+        ('{"value":"a","timestamp":"1969-12-31"}', "timestamp is -86400000: 1 to "),
         ('{"value":"a","headers":{}}', "headers is not a list, but {}"),
         ('{"value":"a","headers":["h"]}', 'a header is an object with "key" and "value", not "h"'),
         ('{"value":"a","headers":[{"value":"h"}]}', "a header has no key"),
@@ -145,6 +154,20 @@ def test_lines_that_are_not_records_are_reported(line: str, said: str) -> None:
     with pytest.raises(ValueError) as refused:
         from_json(line.encode())
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [
+        ("1357017300000", 1357017300000),
+        ('"2013-01-01T05:15:00Z"', 1357017300000),
+        ('"2013-01-01T06:15:00.5+01:00"', 1357017300500),
+        ('"2013-01-01"', 1356998400000),
+        ("null", None),
+    ],
+)
+def test_a_timestamp_is_a_number_or_an_iso_time(written: str, ms: int | None) -> None:
+    assert from_json(b'{"value":"a","timestamp":%s}' % written.encode()).timestamp == ms
 
 
 def test_a_record_without_a_timestamp_leaves_it_to_the_producer() -> None:
