@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from service.coordination.commit_fields import encode_offset_key, encode_short_offset
-from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, finish, too_long
+from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, too_long
 from storage_tiers.types import TopicId
 
 #: Types of keys. The first two both mean a committed offset; Kafka wrote type 0 before 0.9.
@@ -222,22 +222,6 @@ def _short_offset(data: bytes) -> CommittedOffset | None:
     return CommittedOffset(offset, leader_epoch, metadata, _TIMESTAMP.unpack_from(data, size + _TIMESTAMP_AT)[0])
 
 
-def encode_group(value: GroupMetadata) -> bytes:
-    """Encodes version 3, as Kafka does. Raises ValueError if a name does not fit."""
-    return encode_head(value, len(value.members)) + encode_members(
-        [
-            (
-                encode_names(each.member_id, each.group_instance_id, each.client_id, each.client_host),
-                each.rebalance_timeout,
-                each.session_timeout,
-                each.subscription,
-                each.assignment,
-            )
-            for each in value.members
-        ],
-    )
-
-
 def encode_names(member_id: str, instance: str | None, client_id: str, host: str) -> bytes:
     """Encodes the first fields of a member in a group's record. Raises ValueError if a name does not fit."""
     return b"".join(
@@ -280,13 +264,9 @@ def _string(text: str) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def decode_group(data: bytes) -> GroupMetadata:
-    """Raises CorruptRecord if the bytes are not a group of versions 0 to 4."""
-    return finish(decode_group_in_steps(data))
-
-
 def decode_group_in_steps(data: bytes) -> Generator[None, None, GroupMetadata]:
-    """Does the same as `decode_group` in steps, one for each member, because a group may have thousands."""
+    """Decodes a group in steps, one for each member, because a group may have thousands. Raises CorruptRecord if the bytes are
+    not a group of versions 0 to 4."""
     reader = FieldReader(data, "a group's metadata")
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE_FROM:

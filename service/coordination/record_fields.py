@@ -29,16 +29,6 @@ def too_long(size: int) -> ValueError:
     return ValueError(f"a string of {size} bytes does not fit; at most {MAX_STRING_BYTES} do")
 
 
-def finish(steps: Generator[None, None, Item]) -> Item:
-    """Takes all steps at once and returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Item = end.value
-            return result
-
-
 class FieldReader:
     """Reads one key or value from its first byte on. `what` names it in errors. Strings are UTF-8."""
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from enum import IntEnum
 from typing import NamedTuple
 
-from service.coordination.record_fields import FieldReader, FieldWriter, finish
+from service.coordination.record_fields import FieldReader, FieldWriter
 from storage_tiers.types import NO_PRODUCER_ID
 
 _KEY = 0
@@ -111,13 +111,9 @@ def encode_value(value: TransactionValue) -> bytes:
     return bytes(writer.data)
 
 
-def decode_value(data: bytes) -> TransactionValue:
-    """Raises CorruptRecord if the bytes are not a transaction of version 0 or 1, or its state is not one of Kafka's."""
-    return finish(decode_value_in_steps(data))
-
-
 def decode_value_in_steps(data: bytes) -> Generator[None, None, TransactionValue]:
-    """Does the same as `decode_value` in steps, one for each topic, because a transaction may have thousands."""
+    """Decodes a transaction in steps, one for each topic, because a transaction may have thousands. Raises CorruptRecord if the
+    bytes are not a transaction of version 0 or 1, or its state is not one of Kafka's."""
     reader = FieldReader(data, "a transaction's state")
     version = reader.int16()
     if not 0 <= version <= _VERSION:

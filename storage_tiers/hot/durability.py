@@ -90,7 +90,7 @@ class Durability:
         self.snapshots.retain(0, -1)
         self.pending = []
 
-    def begun_anew(self, offset: int, epochs: tuple[EpochEntry, ...]) -> None:
+    def started_over(self, offset: int, epochs: tuple[EpochEntry, ...]) -> None:
         """Notes that the log is empty and starts at `offset`, and that its producer snapshot and epoch history are durable.
         Clears `failure`."""
         self.snapshots.stored = {offset}

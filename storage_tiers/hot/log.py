@@ -406,7 +406,7 @@ class HotLog:
             ) from error
         self._segments.begin_with(segment)
         self.end.set(offset, LeaderEpochs(epochs), restored)
-        self._durability.begun_anew(offset, tuple(epochs))
+        self._durability.started_over(offset, tuple(epochs))
         self._counts.set(*appended)
         self.log_start_offset = max(self.log_start_offset, offset if log_start_offset is None else log_start_offset)
 

@@ -72,7 +72,7 @@ def _rewritten(
     batch: memoryview, header: BatchHeader, settings: LogSettings, stamped: int
 ) -> tuple[memoryview, BatchHeader]:
     """Returns the batch to store: in the topic's codec, with `stamped` (ms) as log append time unless that is -1. If it is -1,
-    the batch's max timestamp is corrected if the client misstated it."""
+    the batch's max timestamp is corrected if the client's is wrong."""
     owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
     if owned is None:
         if stamped < 0 and not header.wrong_max_timestamp:

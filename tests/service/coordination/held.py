@@ -29,7 +29,6 @@ from service.coordination.coordinator_runtime import CoordinatorRuntime
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.record_fields import finish
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
@@ -38,6 +37,7 @@ from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running, until
+from tests.service.coordination.whole_values import finish
 from tests.support.clock import SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")

@@ -19,7 +19,6 @@ from service.coordination.group_records import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
-    encode_group,
     encode_key,
     encode_offset,
 )
@@ -42,6 +41,7 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.turns import SLICE_S, TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.test_runtime_log import MemoryLog, marker, shard
+from tests.service.coordination.whole_values import encode_group
 
 CALL_S = 0.000_001
 #: Calls that may follow the end of a slice, for the records between two looks at the clock.

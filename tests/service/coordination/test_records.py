@@ -29,6 +29,7 @@ from service.coordination.transaction_records import TopicPartitions, Transactio
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.records.decoder import Record, decode
 from storage_tiers.types import TopicId
+from tests.service.coordination.whole_values import decode_group, decode_value, encode_group
 
 LOGS = Path(__file__).parent / "kafka_logs"
 
@@ -50,7 +51,7 @@ def test_kafkas_records_of_groups_are_read_and_written_byte_for_byte() -> None:
             kinds["tombstone"] += 1
         elif isinstance(key, GroupKey):
             kinds["group"] += 1
-            assert group_records.encode_group(group_records.decode_group(record.value)) == record.value
+            assert encode_group(decode_group(record.value)) == record.value
         else:
             kinds["offset"] += 1
             assert group_records.encode_offset(group_records.decode_offset(record.value)) == record.value
@@ -59,7 +60,7 @@ def test_kafkas_records_of_groups_are_read_and_written_byte_for_byte() -> None:
 
 def test_kafkas_records_of_groups_have_the_values_that_its_own_tool_prints() -> None:
     found = [(group_records.decode_key(r.key), r.value) for r in records("consumer_offsets") if r.key is not None]
-    billing = [group_records.decode_group(value) for key, value in found if key == GroupKey("billing") and value]
+    billing = [decode_group(value) for key, value in found if key == GroupKey("billing") and value]
     assert billing[0] == GroupMetadata("", 0, None, None, billing[0].state_timestamp, ())
     (member,) = billing[1].members
     assert (billing[1].protocol_type, billing[1].generation, billing[1].protocol) == ("consumer", 1, "range")
@@ -80,7 +81,7 @@ def test_kafkas_records_of_transactions_are_read_and_written_byte_for_byte() -> 
         assert record.value is not None
         transactional_id = transaction_records.decode_key(record.key)
         assert transactional_id is not None
-        value = transaction_records.decode_value(record.value)
+        value = decode_value(record.value)
         assert transaction_records.encode_key(transactional_id) == record.key
         assert transaction_records.encode_value(value) == record.value
         seen.setdefault(transactional_id, []).append(value)
@@ -148,7 +149,7 @@ OLDER_GROUPS = {
 @pytest.mark.parametrize("version", OLDER_GROUPS)
 def test_groups_of_all_versions_are_read(version: int) -> None:
     head, member, timestamp, instance, rebalance = OLDER_GROUPS[version]
-    group = group_records.decode_group(bytes.fromhex(head + member))
+    group = decode_group(bytes.fromhex(head + member))
     assert (group.protocol_type, group.generation, group.protocol, group.leader) == ("p", 2, "r", "m")
     assert group.state_timestamp == timestamp
     assert group.members == (group_records.MemberMetadata("m", instance, "c", "h", rebalance, 10_000, b"s", b"a"),)
@@ -158,9 +159,9 @@ def test_a_transaction_of_version_0_and_all_tagged_fields_of_version_1_are_read(
     old = bytes.fromhex("0000 0000000000000001 0002 00000003 01 00000001 0001 74 00000001 00000004")
     old += bytes.fromhex("0000000000000005 0000000000000006")
     value = TransactionValue(1, 2, 3, TransactionStatus.ONGOING, (TopicPartitions("t", (4,)),), 5, 6)
-    assert transaction_records.decode_value(old) == value
+    assert decode_value(old) == value
     whole = value._replace(previous_producer_id=7, next_producer_id=8, next_producer_epoch=9, client_version=2)
-    assert transaction_records.decode_value(transaction_records.encode_value(whole)) == whole
+    assert decode_value(transaction_records.encode_value(whole)) == whole
 
 
 def test_a_committed_offsets_key_from_before_kafka_0_9_is_read() -> None:
@@ -170,9 +171,9 @@ def test_a_committed_offsets_key_from_before_kafka_0_9_is_read() -> None:
 DECODERS: tuple[Callable[[bytes], object], ...] = (
     group_records.decode_key,
     group_records.decode_offset,
-    group_records.decode_group,
+    decode_group,
     transaction_records.decode_key,
-    transaction_records.decode_value,
+    decode_value,
 )
 
 
@@ -198,10 +199,10 @@ def _whole() -> Iterator[tuple[Callable[[bytes], object], bytes]]:
         yield group_records.decode_key, record.key
         if record.value is not None:
             is_group = isinstance(key, GroupKey)
-            yield group_records.decode_group if is_group else group_records.decode_offset, record.value
+            yield decode_group if is_group else group_records.decode_offset, record.value
     for record in records("transaction_state"):
         yield transaction_records.decode_key, record.key or b""
-        yield transaction_records.decode_value, record.value or b""
+        yield decode_value, record.value or b""
 
 
 def test_a_record_that_is_cut_or_continued_is_corrupt() -> None:
@@ -265,9 +266,9 @@ def test_most_offsets_take_the_short_decoders() -> None:
 def test_versions_and_states_that_do_not_exist_are_named() -> None:
     for decoder, data, said in (
         (group_records.decode_offset, "0005", "its version is 5"),
-        (group_records.decode_group, "0005", "its version is 5"),
-        (transaction_records.decode_value, "0002", "its version is 2"),
-        (transaction_records.decode_value, "0001 0000000000000001 0002 00000003 08", "its status is 8"),
+        (decode_group, "0005", "its version is 5"),
+        (decode_value, "0002", "its version is 2"),
+        (decode_value, "0001 0000000000000001 0002 00000003 08", "its status is 8"),
     ):
         with pytest.raises(CorruptRecord, match=said):
             decoder(bytes.fromhex(data))
@@ -279,7 +280,7 @@ def test_a_record_of_another_type_names_no_transactional_id() -> None:
 
 def test_a_count_beyond_the_bytes_is_refused_before_it_is_believed() -> None:
     with pytest.raises(CorruptRecord, match="an array has 2147483647 items"):
-        group_records.decode_group(bytes.fromhex("0000 0000 00000001 0000 0000 7fffffff"))
+        decode_group(bytes.fromhex("0000 0000 00000001 0000 0000 7fffffff"))
 
 
 @given(

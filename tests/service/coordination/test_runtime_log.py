@@ -38,7 +38,6 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.record_batches import in_batches
-from service.coordination.record_fields import finish
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
@@ -60,6 +59,7 @@ from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.groups.shard_driver import expired
+from tests.service.coordination.whole_values import finish
 from tests.support.clock import SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")

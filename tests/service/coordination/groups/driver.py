@@ -19,13 +19,14 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines
-from service.coordination.group_records import GroupMetadata, decode_group
+from service.coordination.group_records import GroupMetadata
 from service.coordination.groups.classic_group import ClassicGroup
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.member_memory import node_memory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from storage_tiers.errors import LogError
+from tests.service.coordination.whole_values import decode_group
 from tests.support.clock import SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")

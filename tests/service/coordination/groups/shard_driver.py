@@ -25,9 +25,9 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
-from service.coordination.record_fields import finish
 from storage_tiers.errors import LogError
 from tests.service.coordination.groups.driver import CALLER
+from tests.service.coordination.whole_values import finish
 from tests.support.clock import SeededRng
 
 MINUTE = 60_000

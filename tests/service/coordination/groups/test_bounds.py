@@ -52,9 +52,9 @@ from service.coordination.groups.shard import AT_ONCE_MS, TIMERS_A_TICK, GroupSh
 from service.coordination.groups.unfinished import Steps
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.outcome import CoordinatorRecord
-from service.coordination.record_fields import finish
 from tests.service.coordination.groups.driver import CALLER, Driver
 from tests.service.coordination.groups.shard_driver import expired
+from tests.service.coordination.whole_values import finish
 from tests.support.clock import SeededRng
 
 

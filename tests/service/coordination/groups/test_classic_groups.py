@@ -14,7 +14,6 @@ from grpc_api.contract.coordinator_errors import (
     UnknownMemberId,
 )
 from grpc_api.contract.groups import UNKNOWN_MEMBER, LeavingMember, MemberProtocol
-from service.coordination.group_records import decode_group
 from service.coordination.groups.classic_group import (
     REBALANCES_FROM,
     TRANSITIONS,
@@ -25,8 +24,8 @@ from service.coordination.groups.classic_group import (
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
 from service.coordination.groups.recorded_group import group_value
 from service.coordination.outcome import Outcome
-from service.coordination.record_fields import finish
 from tests.service.coordination.groups.driver import RANGE, Driver
+from tests.service.coordination.whole_values import decode_group, finish
 
 STICKY = (MemberProtocol("sticky", b"s"), MemberProtocol("range", b"r"))
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpc_api.contract.groups import LeavingMember, MemberProtocol
-from service.coordination.group_records import GroupKey, decode_group, decode_key
+from service.coordination.group_records import GroupKey, decode_key
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
-from service.coordination.record_fields import finish
 from tests.service.coordination.groups.driver import Driver
+from tests.service.coordination.whole_values import decode_group, finish
 
 PROTOCOLS = (
     (MemberProtocol("range", b"1"),),

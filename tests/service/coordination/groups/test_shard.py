@@ -34,10 +34,10 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
 )
 from service.coordination.groups.group_offsets import FETCHED
-from service.coordination.record_fields import finish
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.types import TopicId, TopicPartition
 from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker, expired
+from tests.service.coordination.whole_values import finish
 
 
 # --- committing and fetching ------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from grpc_api.contract.groups import (
     OffsetDelete,
     TopicPartitionIndexes,
 )
-from service.coordination.record_fields import finish
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.shard_driver import RANGE, Broker
+from tests.service.coordination.whole_values import finish
 
 
 def test_a_group_known_by_its_offsets_is_listed_after_a_load_while_its_first_record_is_not_committed() -> None:

@@ -14,10 +14,10 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.outcome import CoordinatorRecord, Outcome
-from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import TransactionEvent
 from storage_tiers.types import TopicPartition
+from tests.service.coordination.whole_values import finish
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

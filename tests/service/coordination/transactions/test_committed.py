@@ -10,9 +10,9 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.counts import TransactionCounts
-from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from tests.service.coordination.transactions.driver import DAY, A, B, Coordinator
+from tests.service.coordination.whole_values import finish
 
 
 def test_markers_of_a_decision_that_was_loaded_wait_until_it_is_committed() -> None:

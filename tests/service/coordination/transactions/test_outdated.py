@@ -9,10 +9,10 @@ import pytest
 from grpc_api.contract.coordinator_errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.coordination.outcome import Outcome
-from service.coordination.record_fields import finish
 from service.coordination.transactions.transaction import OpenPartitions
 from storage_tiers.types import FENCING_EPOCH
 from tests.service.coordination.transactions.driver import DAY, A, B, C, Coordinator
+from tests.service.coordination.whole_values import finish
 
 NONE: OpenPartitions = {}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from grpc_api.contract.transactions import AddPartitions
-from service.coordination.transaction_records import TransactionValue, decode_value
+from service.coordination.transaction_records import TransactionValue
 from service.coordination.transactions.transaction import LAST_EPOCH
 from tests.service.coordination.transactions.driver import CALLER, A, B, Coordinator
 from tests.service.coordination.transactions.test_shard import at_epoch
+from tests.service.coordination.whole_values import decode_value
 
 
 def newest(x: Coordinator) -> TransactionValue:

@@ -23,12 +23,11 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.outcome import CoordinatorRecord
-from service.coordination.record_fields import finish
-from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import EARLY_END_MS, LAST_EPOCH
 from storage_tiers.errors import InvalidRequest, InvalidTransactionState
 from tests.service.coordination.transactions.driver import CALLER, DAY, A, B, C, Coordinator
+from tests.service.coordination.whole_values import decode_value, finish
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------
