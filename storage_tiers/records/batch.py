@@ -228,8 +228,8 @@ def validate(
 def plain_header(
     batch: memoryview, compacted: bool, now_ms: int, before_max_ms: int, after_max_ms: int
 ) -> BatchHeader | None:
-    """The result of `validate` and `check_timestamps` in a third of their time, for the common batch: uncompressed, not
-    transactional, nothing to refuse or to correct. None for every other batch. The caller checks sizes.
+    """The result of `validate` and `check_timestamps` in a third of their time, for the common batch: uncompressed, nothing to
+    refuse or to correct. None for every other batch. The caller checks sizes.
     """
     fields = walker.plain_batch(batch, batch, not compacted, now_ms, before_max_ms, after_max_ms)
     return None if fields is None else _new_header(BatchHeader, fields)

@@ -34,6 +34,8 @@ _TOO_MANY_BYTES = cython.declare(cython.int, 10)
 # Bytes of a batch before its records, and bytes that `batchLength` does not count.
 _HEADER = cython.declare(cython.Py_ssize_t, 61)
 _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
+# The attribute of a batch within a transaction.
+_TRANSACTIONAL = cython.declare(cython.longlong, 0x10)
 # Literals beyond 32 bits would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
@@ -337,15 +339,16 @@ def plain_batch(
     records. None for every other batch, which `batch.validate` then refuses, inflates or corrects.
 
     `whole` and `batch` are the same bytes, once to slice and once to index. They must be exactly one uncompressed batch of
-    format 2 outside of a transaction, whose max timestamp equals its records', with no timestamp before 1970 or beyond the
-    two bounds around `now_ms`. `now_ms` and the bounds must not be negative.
+    format 2, whose max timestamp equals its records', with no timestamp before 1970 or beyond the two bounds around `now_ms`.
+    `now_ms` and the bounds must not be negative.
     """
     raw: cython.p_const_uchar = _pointer(batch)
     total: cython.Py_ssize_t = len(batch)
     if total <= _HEADER or raw[16] != 2 or _int32(raw, 8) + _OVERHEAD != total:
         return None
-    # Any attribute (a codec, a transaction, or a bit that clients may not set), or a base offset other than 0.
-    if raw[21] or raw[22] or _int64(raw, 0):
+    attributes: cython.longlong = raw[22]
+    # Any attribute except the transactional one: a codec, or a bit that clients may not set. Or a base offset other than 0.
+    if raw[21] or (attributes and attributes != _TRANSACTIONAL) or _int64(raw, 0):
         return None
     count: cython.longlong = _int32(raw, 57)
     delta: cython.longlong = _int32(raw, 23)
@@ -356,7 +359,7 @@ def plain_batch(
     sequence: cython.longlong = _int32(raw, 53)
     if count <= 0 or delta != count - 1 or base < 0 or highest < 0 or highest - now_ms > after_max_ms:
         return None
-    if producer != -1 and (producer < 0 or epoch < 0 or sequence < 0):
+    if (producer != -1 or attributes) and (producer < 0 or epoch < 0 or sequence < 0):
         return None
     crc: cython.longlong = _int32(raw, 17) & 0xFFFFFFFF
     if crc32c(whole[21:]) != crc:  # type: ignore[index]
@@ -370,7 +373,7 @@ def plain_batch(
         _int32(raw, 12),
         2,
         crc,
-        0,
+        attributes,
         delta,
         base,
         highest,

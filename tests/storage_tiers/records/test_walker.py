@@ -91,11 +91,22 @@ def test_the_walker_accepts_the_batches_of_the_plain_decoder(
     st.booleans(),
     st.booleans(),
     st.sampled_from((0, 1000, (1 << 63) - 1)),
+    st.sampled_from(((-1, -1, -1), (7, 0, 0), (7, 3, (1 << 31) - 1), (7, -1, 0), (7, 0, -1), (-2, 0, 0))),
+    st.booleans(),
 )
 def test_a_plain_batch_is_one_that_passes_all_checks_unchanged(
-    records: list[NewRecord], writes: list[tuple[int, int]], fitting_crc: bool, compacted: bool, before: int
+    records: list[NewRecord],
+    writes: list[tuple[int, int]],
+    fitting_crc: bool,
+    compacted: bool,
+    before: int,
+    producer: tuple[int, int, int],
+    transactional: bool,
 ) -> None:
     batch = bytearray(build_batch(records))
+    struct.pack_into(">qhi", batch, layout.PRODUCER_ID, *producer)
+    batch[layout.ATTRIBUTES + 1] = layout.TRANSACTIONAL_MASK if transactional else 0
+    struct.pack_into(">I", batch, layout.CRC, crc32c(memoryview(batch)[layout.ATTRIBUTES :]))
     for position, value in writes:
         batch[position % len(batch)] = value
     if fitting_crc:
@@ -110,7 +121,8 @@ def test_a_plain_batch_is_one_that_passes_all_checks_unchanged(
         return
     lowest, highest = checked.lowest_timestamp, checked.highest_timestamp
     assert lowest is not None and highest is not None
-    plain = not (checked.attributes or checked.wrong_max_timestamp) and min(lowest, checked.base_timestamp) >= 0
+    needs_no_codec = not checked.attributes & ~layout.TRANSACTIONAL_MASK
+    plain = needs_no_codec and not checked.wrong_max_timestamp and min(lowest, checked.base_timestamp) >= 0
     assert (found is not None) == plain
     assert found is None or found == tuple(checked)
 
