@@ -37,8 +37,8 @@ from storage_tiers.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from storage_tiers.hot import earlier_batches
-from storage_tiers.records.batch import BatchHeader
+from storage_tiers.hot import earlier_batches, producer_snapshot
+from storage_tiers.records.batch import TRANSACTIONAL_MASK, BatchHeader
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import FENCING_EPOCH, NO_TIMESTAMP
 
@@ -51,12 +51,6 @@ NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
 _MAX_SEQUENCE = (1 << 31) - 1
 
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = struct.Struct(">hIi")
-_SNAPSHOT_CRC_FROM = 6
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-#: The last field of an entry.
-_TRANSACTION_START = struct.Struct(">q")
 _COUNT = struct.Struct(">i")
 
 
@@ -81,6 +75,8 @@ class RememberedBatch(NamedTuple):
         return (self.last_sequence - self.offset_delta) & _MAX_SEQUENCE
 
 
+# RememberedBatch(...) would cost three times as much, for every batch of a producer.
+_new_batch = tuple.__new__
 _NO_BATCH = RememberedBatch(NO_SEQUENCE, -1, 0, NO_TIMESTAMP)
 
 
@@ -153,10 +149,10 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch == entry.epoch:
             first = header.base_sequence
-            # The common case. Such a batch repeats no remembered one: five batches hold far fewer records than there are
-            # sequence numbers.
+            # The common case, which the checks below would let pass, too. Such a batch repeats no remembered one: five batches
+            # hold far fewer records than there are sequence numbers.
             is_next = entry.batches and first == (entry.batches[-1].last_sequence + 1) & _MAX_SEQUENCE
-            if is_next and entry.transaction_start < 0:
+            if is_next and (entry.transaction_start < 0 or header.attributes & TRANSACTIONAL_MASK):
                 return None
             last = header.last_sequence
             for batch in entry.batches:
@@ -229,13 +225,14 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch != entry.epoch:
             entry.maybe_update_epoch(header.producer_epoch)
-        delta = header.last_offset_delta
-        entry.timestamp = header.max_timestamp
+        delta, entry.timestamp = header.last_offset_delta, header.max_timestamp
         batches = entry.batches
-        batches.append(RememberedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        batches.append(
+            _new_batch(RememberedBatch, (header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        )
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
-        if header.transactional and entry.transaction_start < 0:
+        if header.attributes & TRANSACTIONAL_MASK and entry.transaction_start < 0:
             entry.transaction_start = base_offset
             self._open[base_offset] = header.producer_id
 
@@ -358,10 +355,10 @@ class ProducerStateManager:
 
         Producers are sorted by id, so equal states have equal bytes.
         """
-        entries = bytearray(_COUNT.size + len(self.producers) * _SNAPSHOT_ENTRY.size)
+        entries = bytearray(_COUNT.size + len(self.producers) * producer_snapshot.ENTRY.size)
         _COUNT.pack_into(entries, 0, len(self.producers))
         # Runs on the event loop at each roll: with plain variables it takes 0.3 µs per producer.
-        at, pack = _COUNT.size, _SNAPSHOT_ENTRY.pack_into
+        at, pack = _COUNT.size, producer_snapshot.ENTRY.pack_into
         for producer_id, e in sorted(self.producers.items()):
             sequence, offset, delta, _ = e.batches[-1] if e.batches else _NO_BATCH
             pack(
@@ -376,8 +373,8 @@ class ProducerStateManager:
                 e.coordinator_epoch,
                 e.transaction_start,
             )
-            at += _SNAPSHOT_ENTRY.size
-        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(entries)) + entries
+            at += producer_snapshot.ENTRY.size
+        return struct.pack(">hI", producer_snapshot.VERSION, crc32c(entries)) + entries
 
     def earlier(self) -> earlier_batches.Earlier:
         """The batches that `snapshot` omits. Costs little on the event loop; a thread may encode the batches."""
@@ -386,17 +383,19 @@ class ProducerStateManager:
     def state(self) -> bytes:
         """The snapshot, followed by the earlier batches if there are any. Equal states have equal bytes."""
         snapshot, earlier = self.snapshot(), self.earlier()
-        return snapshot + (earlier_batches.encode(earlier, snapshot_crc(snapshot)) if earlier else b"")
+        return snapshot + (
+            earlier_batches.encode(earlier, producer_snapshot.snapshot_crc(snapshot)) if earlier else b""
+        )
 
     @classmethod
     def restore(cls, content: bytes, *, now_ms: int, max_producers: int = MAX_PRODUCERS) -> ProducerStateManager:
         """The state that `snapshot` or `state` wrote; every producer's last-seen time becomes `now_ms`. CorruptRecord if
         damaged."""
-        snapshot, earlier = split_state(content)
-        check_snapshot(snapshot)
+        snapshot, earlier = producer_snapshot.split_state(content)
+        producer_snapshot.check_snapshot(snapshot)
         state = cls(max_producers)
-        rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[_SNAPSHOT_HEAD.size :])
-        for fields in sorted(rows, key=_last_offset):
+        rows = producer_snapshot.ENTRY.iter_unpack(memoryview(snapshot)[producer_snapshot.HEAD.size :])
+        for fields in sorted(rows, key=producer_snapshot.last_offset):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = fields
             entry = state.producers[producer_id] = ProducerEntry(epoch, now_ms)
             entry.coordinator_epoch = coordinator_epoch
@@ -405,7 +404,7 @@ class ProducerStateManager:
             if offset >= 0:
                 entry.batches.append(RememberedBatch(sequence, offset, delta, timestamp))
         if earlier:
-            state.add_earlier(earlier, snapshot_crc(snapshot))
+            state.add_earlier(earlier, producer_snapshot.snapshot_crc(snapshot))
         pending = ((e.transaction_start, p) for p, e in state.producers.items() if e.transaction_start >= 0)
         state._open = dict(sorted(pending))
         return state
@@ -432,57 +431,6 @@ def _follow_one_another(batches: list[RememberedBatch]) -> bool:
             return False
         reached = last_offset
     return True
-
-
-def end_transactions(content: bytes) -> bytes:
-    """Removes the open transactions of a state: they have ended, and their markers are gone. CorruptRecord if damaged."""
-    snapshot, earlier = split_state(content)
-    check_snapshot(snapshot)
-    changed = bytearray(snapshot)
-    for end in range(_SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size, len(changed) + 1, _SNAPSHOT_ENTRY.size):
-        _TRANSACTION_START.pack_into(changed, end - _TRANSACTION_START.size, -1)
-    crc, count = crc32c(memoryview(changed)[_SNAPSHOT_CRC_FROM:]), _SNAPSHOT_HEAD.unpack_from(snapshot)[2]
-    _SNAPSHOT_HEAD.pack_into(changed, 0, _SNAPSHOT_VERSION, crc, count)
-    if earlier:
-        tuple(earlier_batches.decode(earlier, snapshot_crc(snapshot)))  # raises if they are damaged
-        earlier = earlier_batches.sealed(earlier_batches.counted_part(earlier), crc)
-    return bytes(changed) + earlier
-
-
-def split_state(content: bytes) -> tuple[bytes, bytes]:
-    """The snapshot and the earlier batches, empty if there are none. Checks neither."""
-    if len(content) < _SNAPSHOT_HEAD.size:
-        return content, b""
-    count = _SNAPSHOT_HEAD.unpack_from(content)[2]
-    size = _SNAPSHOT_HEAD.size + max(0, count) * _SNAPSHOT_ENTRY.size
-    return content[:size], content[size:]
-
-
-def snapshot_crc(snapshot: bytes) -> int:
-    """The CRC-32C of a snapshot's entries, as its header states it."""
-    return int(_SNAPSHOT_HEAD.unpack_from(snapshot)[1])
-
-
-def check_snapshot(content: bytes) -> None:
-    """Raises CorruptRecord if the bytes of a snapshot are damaged."""
-    if len(content) < _SNAPSHOT_HEAD.size:
-        raise CorruptRecord(f"a producer snapshot has {_SNAPSHOT_HEAD.size} bytes or more, not {len(content)}")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
-    if version != _SNAPSHOT_VERSION or crc != crc32c(memoryview(content)[_SNAPSHOT_CRC_FROM:]):
-        raise CorruptRecord(f"the producer snapshot (version {version}) fails its CRC-32C")
-    if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptRecord(f"the producer snapshot says it has {count} entries in {len(content)} bytes")
-
-
-def written_below(content: bytes) -> int:
-    """The offset after the newest batch in a snapshot, 0 without one. Raises CorruptRecord if its bytes are damaged."""
-    check_snapshot(content)
-    rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :])
-    return 1 + max((max(_last_offset(row), row[-1]) for row in rows), default=-1)
-
-
-def _last_offset(row: tuple[int, ...]) -> int:
-    return row[3]
 
 
 def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:

@@ -17,13 +17,8 @@ from storage_tiers import events
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.files import Files, replace_file, short_of_descriptors
 from storage_tiers.hot import earlier_batches, layout
-from storage_tiers.hot.producer_state import (
-    MAX_PRODUCERS,
-    ProducerStateManager,
-    snapshot_crc,
-    split_state,
-    written_below,
-)
+from storage_tiers.hot.producer_snapshot import snapshot_crc, split_state, written_below
+from storage_tiers.hot.producer_state import MAX_PRODUCERS, ProducerStateManager
 from storage_tiers.hot.scan import Chunk, read_batches, replay
 from storage_tiers.hot.segment import Segment
 

@@ -49,6 +49,8 @@ from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, T
 #: Most bytes of batches that wait for a coordinator's answer.
 VERIFYING_BYTES = 64 << 20
 _PRODUCER = struct.Struct(">qhi")
+# BatchProducer(...) would cost three times as much, for every transactional batch.
+_new_producer = tuple.__new__
 #: Errors that older clients do not retry. These clients get a retriable error instead (Kafka:
 #: ReplicaManager.handleProduceAppend).
 _RETRIABLE = (ConcurrentTransactions, CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator)
@@ -66,7 +68,7 @@ def transactional_producer(batch: memoryview) -> BatchProducer | None:
     """Returns None if the batch is not transactional, or is too short for a header. Validation reports a short batch."""
     if len(batch) < HEADER_BYTES or not batch[ATTRIBUTES + 1] & TRANSACTIONAL_MASK:
         return None
-    return BatchProducer(*_PRODUCER.unpack_from(batch, PRODUCER_ID))
+    return _new_producer(BatchProducer, _PRODUCER.unpack_from(batch, PRODUCER_ID))
 
 
 class _Waiting:
@@ -133,7 +135,9 @@ class AppendLane:
 
     def must_wait(self, partition: Partition, producer: BatchProducer) -> bool:
         """Whether a batch of this producer has to be verified or queued."""
-        return (partition, producer.id) in self._waiting or not partition.is_in_transaction(producer.id, producer.epoch)
+        if self._waiting and (partition, producer.id) in self._waiting:
+            return True
+        return not partition.is_in_transaction(producer.id, producer.epoch)
 
     def add(
         self,

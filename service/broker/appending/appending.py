@@ -12,7 +12,7 @@ from grpc_api.contract.coordinator_errors import InvalidProducerIdMapping
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import Ready
 from grpc_api.contract.transactions import ProducerTransaction
-from service.broker.appending.append_lane import AppendLane, transactional_producer
+from service.broker.appending.append_lane import AppendLane, BatchProducer, transactional_producer
 from service.broker.appending.append_queues import AppendQueues, Done
 from service.broker.appending.disk import DiskGuard
 from service.broker.appending.verification_requests import AsksCoordinator
@@ -45,6 +45,8 @@ _WITHOUT_LOG_START = (
     RecordTooLarge,
     StorageError,
 )
+
+_NO_PRODUCERS: Sequence[BatchProducer | None] = ()
 
 #: Placeholder for a result that is not known yet.
 _UNKNOWN = LogError("the broker did not answer")
@@ -142,8 +144,7 @@ class Appending:
         answers: list[Appended | LogError] = []
         delayed: _DelayedAnswers | None = None
         self.appended.batches += len(appends)
-        if transaction is not None:
-            _check_one_producer(appends)
+        producers = _NO_PRODUCERS if transaction is None else _producers_of(appends)
         for wanted in appends:
             answers.append(_UNKNOWN)
             partition = None
@@ -151,7 +152,7 @@ class Appending:
                 self._disk.admit()
                 partition = self._partitions.get(wanted.partition)
                 partition.counts.appends += 1
-                producer = None if transaction is None else transactional_producer(wanted.batch)
+                producer = producers[len(answers) - 1] if producers else None
                 if transaction is not None and producer is not None and self._lane.must_wait(partition, producer):
                     _check_takes_clients(partition)
                     partition.check_writable()
@@ -219,11 +220,12 @@ def _check_takes_clients(partition: Partition) -> None:
         raise InvalidTopic(f"Cannot append to internal topic {partition.partition.topic}")
 
 
-def _check_one_producer(appends: Sequence[Append]) -> None:
-    """Raises InvalidProducerIdMapping if the transactional batches of a request have several producers, as Kafka does
-    (ReplicaManager.handleProduceAppend)."""
-    found = {
-        (each.id, each.epoch) for each in map(transactional_producer, (a.batch for a in appends)) if each is not None
-    }
-    if len(found) > 1:
+def _producers_of(appends: Sequence[Append]) -> Sequence[BatchProducer | None]:
+    """Returns the producer of each batch, None if it is not transactional. Raises InvalidProducerIdMapping if the transactional
+    batches of a request have several producers, as Kafka does (ReplicaManager.handleProduceAppend)."""
+    if len(appends) == 1:
+        return (transactional_producer(appends[0].batch),)
+    producers = [transactional_producer(each.batch) for each in appends]
+    if len({(each.id, each.epoch) for each in producers if each is not None}) > 1:
         raise InvalidProducerIdMapping("Transactional records contained more than one producer ID")
+    return producers

@@ -20,7 +20,7 @@ from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
-from storage_tiers.hot.producer_state import end_transactions
+from storage_tiers.hot.producer_snapshot import end_transactions
 from storage_tiers.types import NO_EPOCH, EpochEntry
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import UNBOUNDED
-from storage_tiers.records.batch import TRANSACTIONAL_MASK, BatchHeader, plain_header, read_header
+from storage_tiers.records.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, plain_header, read_header
 from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
@@ -370,9 +370,12 @@ class Partition:
         hot = self.log.hot
         committed = self._committed(base, hot.end.offset)
         if header.attributes & TRANSACTIONAL_MASK:  # markers are transactional, too
-            if not header.control:
+            is_marker = header.attributes & CONTROL_MASK
+            if not is_marker:
                 self.verifications.ended(header.producer_id, header.producer_epoch)
-            self.settle_transactions()
+            # While the transaction at the first unstable offset is open, only a marker can leave anything to settle.
+            if is_marker or hot.end.producers.first_undecided_offset != self.state.first_unstable:
+                self.settle_transactions()
         return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 
     def validate(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
@@ -388,7 +391,9 @@ class Partition:
         producers = hot.end.producers
         known = producers.check(header, now_ms=now_ms)
         if known is None:
-            if header.transactional and not producers.is_in_transaction(header.producer_id, header.producer_epoch):
+            if header.attributes & TRANSACTIONAL_MASK and not producers.is_in_transaction(
+                header.producer_id, header.producer_epoch
+            ):
                 verification = self.verifications.check(header.producer_id, header.producer_epoch)
                 if not producers.knows(header.producer_id, header.producer_epoch):
                     verification.check_first(header.base_sequence)

@@ -35,7 +35,7 @@ from storage_tiers.cold.segments.sidecar import (
     IndexRow,
 )
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError
-from storage_tiers.hot.producer_state import split_state
+from storage_tiers.hot.producer_snapshot import split_state
 from storage_tiers.records import batch as record_batch
 from storage_tiers.records.batch_walk import BAD_CRC, recover_scan
 from storage_tiers.records.checksum import crc32c

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidProducerEpoch,
     InvalidTransactionState,
+    LogError,
     NotEnoughReplicas,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
 from storage_tiers.hot.earlier_batches import Earlier, encode
-from storage_tiers.hot.producer_state import (
-    CompletedTransaction,
-    Duplicate,
-    ProducerStateManager,
-    end_transactions,
-    snapshot_crc,
-)
+from storage_tiers.hot.producer_snapshot import end_transactions, snapshot_crc
+from storage_tiers.hot.producer_state import CompletedTransaction, Duplicate, ProducerStateManager
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.checksum import crc32c
@@ -336,3 +335,61 @@ def test_a_marker_of_a_later_transaction_does_not_decide_one_whose_marker_is_los
     state.check_marker(9, 5, 7)  # an operator's marker, or a fenced producer's before version 2
     end(state, 1, ControlKind.ABORT, epoch=4)
     state.check_marker(9, 6, 7, transaction_version=2)  # no transaction is open
+
+
+# --- the common case, which skips most checks -------------------------------------------------------------------------
+def slowly_checked(state: ProducerStateManager, batch: BatchHeader) -> Duplicate | type[LogError] | None:
+    """What the rules say about a batch, without the common case."""
+    entry = state.producers.get(batch.producer_id)
+    if entry is None:
+        return None
+    if batch.producer_epoch == entry.epoch:
+        for known in entry.batches:
+            if (known.first_sequence, known.last_sequence) == (batch.base_sequence, batch.last_sequence):
+                return Duplicate(known.last_offset - known.offset_delta, known.last_offset, known.timestamp)
+    if batch.producer_epoch < entry.epoch:
+        return InvalidProducerEpoch
+    is_open = entry.transaction_start >= 0
+    if is_open and batch.producer_epoch > entry.epoch:
+        return NotEnoughReplicas
+    follows = (entry.last_sequence + 1) & MAX_SEQUENCE if batch.producer_epoch == entry.epoch else 0
+    if batch.base_sequence != follows:
+        return OutOfOrderSequence
+    return InvalidTransactionState if is_open and not batch.transactional else None
+
+
+#: Producer, epoch, first sequence (None for the next one), number of records, whether it is transactional.
+sent = st.tuples(
+    st.sampled_from((8, 9)),
+    st.integers(0, 2),
+    st.none() | st.integers(0, 4) | st.just(MAX_SEQUENCE),
+    st.integers(1, 3),
+    st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(sent | st.tuples(st.sampled_from((8, 9)), st.integers(0, 3)), max_size=14))
+def test_the_common_case_is_answered_by_the_same_rules(steps: list[tuple[Any, ...]]) -> None:
+    state, offset = ProducerStateManager(), 0
+    for producer, epoch, *rest in steps:
+        if rest:
+            sequence, count, transactional = rest
+            entry = state.producers.get(producer)
+            if sequence is None:
+                sequence = 0 if entry is None else (entry.last_sequence + 1) & MAX_SEQUENCE
+            batch = header(count, sequence, epoch=epoch, producer=producer, transactional=transactional)
+            expected = slowly_checked(state, batch)
+            try:
+                found = state.check(batch, now_ms=NOW)
+            except LogError as error:
+                assert type(error) is expected
+                continue
+            assert found == expected
+            if found is not None:
+                continue
+            state.update(batch, offset, now_ms=NOW)
+            offset += count
+        else:
+            end(state, offset, ControlKind.COMMIT, producer=producer, epoch=epoch)
+            offset += 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from service.broker.fetching.fetching import attempt
 from service.broker.partition.partition import Partition
-from service.broker.partition.state import PartitionState
+from service.broker.partition.state import ALL_STABLE, PartitionState
 from service.lifecycle.lease import Lease
 from storage_tiers.clock import SystemClock
 from storage_tiers.errors import LeaderNotAvailable
@@ -151,3 +154,45 @@ async def test_the_end_of_a_transaction_offloads_the_closed_segments_that_it_hel
     append(led, batch_of(1, producer=(8, 0, 1), transactional=True))
     append(led, marker(ControlKind.COMMIT, 8))
     assert kicked == [led], "the transaction held back no closed segment"
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((7, 8, 9)), st.sampled_from(("plain", "batch", "end", "replicated"))), max_size=20
+    )
+)
+@pytest.mark.parametrize("followers", [(), (2,)])
+def test_an_append_leaves_nothing_to_settle(followers: tuple[int, ...], steps: list[tuple[int, str]]) -> None:
+    async def run(directory: Path) -> None:
+        log, sequences = open_log(directory), dict.fromkeys((7, 8, 9), 0)
+        led = partition_of(log, *followers)
+        for producer, step in steps:
+            if step == "replicated":
+                led.state.follower_at(2, led.state.log_end)
+                led._advanced()
+            elif step == "end":
+                append(led, marker(ControlKind.COMMIT, producer))
+            elif step == "batch":
+                append(led, batch_of(1, producer=(producer, 0, sequences[producer]), transactional=True))
+                sequences[producer] += 1
+            else:
+                append(led, batch_of(1))
+            producers, first = led.log.hot.end.producers, led.state.first_unstable
+            assert first == (ALL_STABLE if (found := producers.first_unstable_offset) is None else found)
+            led.settle_transactions()
+            assert led.state.first_unstable == first
+        log.close(clean=False)
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(Path(directory)))
+
+
+async def test_markers_beside_an_open_transaction_are_forgotten_once_they_are_replicated(log: HotLog) -> None:
+    led = partition_of(log)
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    for number in range(3):
+        append(led, batch_of(1, producer=(9, 0, number), transactional=True))
+        append(led, marker(ControlKind.COMMIT, 9))
+    assert len(log.end.producers._unreplicated) == 0
+    assert ends(led) == (7, 0, 7)
