@@ -187,7 +187,7 @@ class Partition:
         Calls it at once if this node does not lead. Returns a function that cancels the registration."""
         if not self.leads and self.read_error is not None:
             end(self.read_error)
-            return _nothing
+            return lambda: None
         return self._resignations.add(end)
 
     def begin_at(self, offset: int) -> None:
@@ -391,11 +391,10 @@ class Partition:
         producers = hot.end.producers
         known = producers.check(header, now_ms=now_ms)
         if known is None:
-            if header.attributes & TRANSACTIONAL_MASK and not producers.is_in_transaction(
-                header.producer_id, header.producer_epoch
-            ):
-                verification = self.verifications.check(header.producer_id, header.producer_epoch)
-                if not producers.knows(header.producer_id, header.producer_epoch):
+            producer = header.producer_id, header.producer_epoch
+            if header.attributes & TRANSACTIONAL_MASK and not producers.is_in_transaction(*producer):
+                verification = self.verifications.check(*producer)
+                if not producers.knows(*producer):
                     verification.check_first(header.base_sequence)
             return None
         return Appended(
@@ -499,7 +498,3 @@ class Partition:
                 raise OffsetOutOfRange(f"{self.partition}: offset {offset} is below the log start")
             return []
         return self.log.read(offset, max_bytes=max_bytes, upto_offset=end, min_one=min_one, aborted=aborted)
-
-
-def _nothing() -> None:
-    """Does nothing: no callback is registered."""
