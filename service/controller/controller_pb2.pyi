@@ -230,7 +230,7 @@ class FollowRequest(_message.Message):
     cluster_id: _builtins.str
     """empty: not known yet"""
     offset: _builtins.int
-    """of the last entry that the broker's image has; 0: none"""
+    """of the last entry that the broker's image has; 0: none; -1: the broker does not know what it has applied"""
     term: _builtins.int
     def __init__(
         self,

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 
+#: The offset of a request whose broker may have applied entries, and does not know which.
+UNNOTED = -1
 #: Seconds until a controller with older metadata is asked again; each time it sends a snapshot.
 AHEAD_S = 2.0
 RECONNECTING = BackoffSettings(first=0.05, longest=1.0)
@@ -46,13 +48,17 @@ class MetadataFollower:
     #: Always 0: a follower writes nothing.
     refused = 0
 
-    def __init__(self, controller: NodeChannel, cluster_id: str = "", path: str = "") -> None:
-        """`cluster_id` is empty if it is not known; `path` is a file of the broker's directory (`Metadata.path`)."""
+    def __init__(
+        self, controller: NodeChannel, cluster_id: str = "", path: str = "", *, is_unnoted: bool = False
+    ) -> None:
+        """`cluster_id` is empty if it is not known; `path` is a file of the broker's directory (`Metadata.path`). `is_unnoted`:
+        the directory has a broker's data, but no note of the metadata that the broker has applied."""
         self._controller = controller
         self._cluster_id = cluster_id
         self.path = path
         self._image = MetadataImage()
         self._index = self._term = 0
+        self._is_unnoted = is_unnoted
         self.controller_id: int | None = -1
         #: The newest index that the controller had when it first answered; -1 before its first answer.
         self._first_end = -1
@@ -70,7 +76,7 @@ class MetadataFollower:
         """Why the image may be out of date: the controller cannot be reached, or has older metadata. None while it is followed,
         and before the first attempt has ended."""
         if self.is_ahead:
-            return f"the controller has older metadata than this broker's entry {self._index}; see controller.went_back"
+            return f"the controller's metadata lacks entry {self._index}, which this broker has applied"
         return self._unreachable or None
 
     @property
@@ -143,7 +149,8 @@ class MetadataFollower:
         """Follows until the stream ends. Raises the LogError that ended it."""
         stub = ControllerStub(self._controller.channel)
         self._snapshot.clear()
-        request = pb.FollowRequest(cluster_id=self._cluster_id, offset=self._index, term=self._term)
+        offset = UNNOTED if self._is_unnoted and not self._index else self._index
+        request = pb.FollowRequest(cluster_id=self._cluster_id, offset=offset, term=self._term)
         following = stub.Follow(request)
         try:
             async for reply in following:

@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 
 from grpc_api.channel import NodeChannel, open_channel
-from service.controller.applied_metadata import AppliedMetadata
+from service.controller.applied_metadata import AppliedMetadata, read_position
 from service.controller.client import RemoteController
 from service.controller.follower import MetadataFollower
 from service.metadata.commands import RegisterBroker
@@ -41,7 +41,9 @@ class ClusterMembership:
         starts the task that follows the metadata."""
         self._channel = NodeChannel(open_channel(address), address, clock, rng)
         self._cluster_id = cluster_id
-        self.metadata = MetadataFollower(self._channel, cluster_id, os.path.join(directory, META_PROPERTIES))
+        is_unnoted = bool(cluster_id) and read_position(directory) is None
+        path = os.path.join(directory, META_PROPERTIES)
+        self.metadata = MetadataFollower(self._channel, cluster_id, path, is_unnoted=is_unnoted)
         self.applied = AppliedMetadata(directory, files, self.metadata, address)
         self.commands = RemoteController(self._channel, self.metadata, broker_id)
         self._following = asyncio.get_running_loop().create_task(self.metadata.run(), name="metadata")

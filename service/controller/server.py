@@ -268,11 +268,12 @@ class ControllerService(ControllerServicer):
                 await wake.wait()
 
     async def _skip_ids_unknown(self, offset: int, term: int) -> None:
-        """Skips producer ids, once, if a follower has applied an entry that this log lacks: this controller runs on an older
-        data directory, and its log also lacks the blocks of ids that were reserved since. A block reserved a second time would
-        turn the first batch of one producer into a duplicate of another's."""
+        """Skips producer ids, once, if a follower has applied an entry that this log lacks, or may have (a negative `offset`):
+        this controller runs on an older data directory, and its log also lacks the blocks of ids that were reserved since. A
+        block reserved a second time would turn the first batch of one producer into a duplicate of another's."""
         end, _ = self._metadata.recent.end
-        if self._has_skipped_ids or has_entry(self._metadata.image.terms, end, offset, term):
+        is_known = offset >= 0 and has_entry(self._metadata.image.terms, end, offset, term)
+        if self._has_skipped_ids or is_known:
             return
         await self._controller.execute(SkipProducerIds())
         self._has_skipped_ids = True

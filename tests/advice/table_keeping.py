@@ -212,10 +212,6 @@ STORE_ROWS = (
         _OLDER_CONTROLLER + "brokers_end_on_an_older_controller_until_the_newest_one_is_back",
         _OLDER_CONTROLLER + "brokers_that_end_on_an_older_controller_join_the_cluster_that_is_taken_over",
     ),
-    row(
-        "the controller has older metadata than this broker's entry …; see controller.went_back",
-        _OLDER_CONTROLLER + "running_brokers_keep_the_newest_metadata_beside_an_older_controller",
-    ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
         "choose a prefix of its own for tidelog, or start with --new-cluster",

@@ -22,10 +22,12 @@ from tests.support.clock import SeededRng
 
 
 @asynccontextmanager
-async def joined(controller: Controlling, directory: Path) -> AsyncIterator[ClusterMembership]:
+async def joined(
+    controller: Controlling, directory: Path, cluster_id: str = CLUSTER
+) -> AsyncIterator[ClusterMembership]:
     directory.mkdir(exist_ok=True)
     member = ClusterMembership(
-        controller.address, 1, CLUSTER, str(directory), files=OsFiles(), clock=SystemClock(), rng=SeededRng(1)
+        controller.address, 1, cluster_id, str(directory), files=OsFiles(), clock=SystemClock(), rng=SeededRng(1)
     )
     try:
         await member.joined()
@@ -103,7 +105,7 @@ async def test_an_older_controller_skips_the_producer_ids_that_were_issued_since
     shutil.copytree(tmp_path / "newest", tmp_path / "older")
     async with AsyncExitStack() as stack:
         async with controlling(tmp_path / "newest") as newest:
-            member = await stack.enter_async_context(joined(newest, tmp_path / "broker"))
+            member = await stack.enter_async_context(joined(newest, tmp_path / "broker", cluster_id=""))
             block: ProducerIdBlock = await newest.controller.execute(AllocateProducerIds(1))
             await member.metadata.reach(newest.metadata.last_index, 10)
         async with controlling(tmp_path / "older", newest.port) as older:
@@ -113,9 +115,30 @@ async def test_an_older_controller_skips_the_producer_ids_that_were_issued_since
             assert given.first >= block.first + block.size
         async with controlling(tmp_path / "newest", newest.port) as again:  # its log has what the broker has applied
             end = again.metadata.last_index
-            late = await stack.enter_async_context(joined(again, tmp_path / "late"))
+            late = await stack.enter_async_context(joined(again, tmp_path / "late", cluster_id=""))
             assert late.metadata.applied == again.metadata.applied
             assert again.metadata.last_index == end
+
+
+async def test_a_broker_that_does_not_know_its_position_gets_no_producer_id_twice(tmp_path: Path) -> None:
+    """The operator has removed the note, to continue with an older controller."""
+    broker = tmp_path / "broker"
+    async with controlling(tmp_path / "newest"):
+        pass
+    shutil.copytree(tmp_path / "newest", tmp_path / "older")
+    async with controlling(tmp_path / "newest") as newest, joined(newest, broker, cluster_id=""):
+        block: ProducerIdBlock = await newest.controller.execute(AllocateProducerIds(1))
+    async with controlling(tmp_path / "older") as older:
+        assert older.metadata.image.next_producer_id == block.first
+        for _ in range(2):
+            async with joined(older, broker) as member:
+                given: ProducerIdBlock = await older.controller.execute(AllocateProducerIds(1))
+                assert given.first >= block.first + block.size
+                await member.metadata.reach(older.metadata.last_index, 10)
+                end = older.metadata.last_index
+                member.applied.noting()()
+        async with joined(older, broker) as member:
+            assert member.metadata.last_index == end, "ids are skipped once"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "null", json.dumps({"origin": 1, "offset": "x", "term": 1})])

@@ -208,7 +208,7 @@ async def test_a_controller_of_an_older_disk_is_not_followed_back(
         await until(lambda: controller.address in (one.follower.trouble or ""))
         async with controlling(tmp_path / "older", controller.port) as older:
             await until(lambda: one.follower.is_ahead)
-            assert "older metadata than this broker's entry" in (one.follower.trouble or "")
+            assert "the controller's metadata lacks entry" in (one.follower.trouble or "")
             for _ in range(9):
                 await older.controller.execute(SkipProducerIds())
             with pytest.raises(
