@@ -3,6 +3,10 @@
 Only the batch that begins the transaction in its partition needs this confirmation; later batches find the transaction open.
 The batches of one request are verified together.
 
+Once a transaction is open, all batches that wait behind its first one are appended in one turn of the loop, in slices of
+SLICE_S. One batch in each turn would be too slow for a producer that always has some in flight: each new batch would find
+others waiting, so the whole transaction would pass through the lane.
+
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, so a batch waits while an
 earlier one waits here. Batches of other producers, markers and coordinators' records pass the waiting ones. A waiting batch
 keeps a copy of its bytes, or the sender's buffer if it is large. The kept bytes are at most VERIFYING_BYTES for the whole node;
@@ -16,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -45,6 +50,7 @@ from service.broker.partition.verification import Verification
 from storage_tiers.errors import LogError, NotEnoughReplicas, RequestTimedOut
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
 from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL_MASK
+from storage_tiers.turns import SLICE_S
 
 #: Most bytes of batches that wait for a coordinator's answer.
 VERIFYING_BYTES = 64 << 20
@@ -113,13 +119,15 @@ class _Waiting:
 
 class _ProducerQueue:
     """The batches of one producer for one partition, in the order of their arrival. `forget` removes the callback that is
-    registered with the partition; it is None while no callback is registered."""
+    registered with the partition; it is None while no callback is registered. While `is_advancing`, the lane starts one batch
+    after the other, so the end of a batch need not start the next one."""
 
-    __slots__ = ("forget", "jobs")
+    __slots__ = ("forget", "is_advancing", "jobs")
 
     def __init__(self) -> None:
         self.jobs: deque[_Waiting] = deque()
         self.forget: Callable[[], None] | None = None
+        self.is_advancing = False
 
 
 class AppendLane:
@@ -231,11 +239,10 @@ class AppendLane:
         queue = self._waiting[key]
         queue.jobs.popleft()
         self._release(job)
-        if queue.jobs:
-            # In a separate turn of the event loop. Otherwise a long queue would recurse once for each batch.
-            asyncio.get_running_loop().call_soon(self._begin_next, queue.jobs[0])
-        else:
+        if not queue.jobs:
             self._forget(key, queue)
+        elif not queue.is_advancing:
+            asyncio.get_running_loop().call_soon(self._advance, queue)
 
     def _forget(self, key: tuple[Partition, int], queue: _ProducerQueue) -> None:
         del self._waiting[key]
@@ -262,14 +269,25 @@ class AppendLane:
         for job in ended:
             job.refused(error, job.batch)
 
-    def _begin_next(self, job: _Waiting) -> None:
-        """Starts the producer's next batch."""
-        if job.has_ended:
-            return
-        if job.is_open:
-            self._hand_on(job)
-        else:
-            self._ask((job,))
+    def _advance(self, queue: _ProducerQueue) -> None:
+        """Starts the producer's batches until one has to wait, or the slice ends. The queue is empty if the node has stopped
+        leading the partition."""
+        until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
+        queue.is_advancing = True
+        try:
+            while queue.jobs:
+                job = queue.jobs[0]
+                if job.is_open:
+                    self._hand_on(job)
+                else:
+                    self._ask((job,))
+                if not job.has_ended:
+                    return  # its end starts the next batch
+                if queue.jobs and time.perf_counter() >= until:  # noqa: TID251 - the shell
+                    asyncio.get_running_loop().call_soon(self._advance, queue)
+                    return
+        finally:
+            queue.is_advancing = False
 
 
 def _retriable(error: LogError, transaction: ProducerTransaction) -> LogError:

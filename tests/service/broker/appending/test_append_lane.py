@@ -31,6 +31,7 @@ from grpc_api.contract.transactions import (
 from service.broker.api.log_service import LogService
 from service.broker.appending import append_lane
 from service.broker.appending.append_lane import AppendLane
+from service.broker.appending.append_queues import Done
 from service.broker.appending.appending import Appending
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import (
@@ -81,7 +82,14 @@ class Lane:
         assert isinstance(service, LogService)
         appending = service._append.__self__  # type: ignore[attr-defined]
         assert isinstance(appending, Appending)
-        self.lane = appending._lane = AppendLane(self.coordinator, appending._append_later)
+        #: Batches that were appended from the lane.
+        self.passed = 0
+
+        def append_later(partition: Partition, batch: memoryview, done: Done) -> None:
+            self.passed += 1
+            appending._append_later(partition, batch, done)
+
+        self.lane = appending._lane = AppendLane(self.coordinator, append_later)
 
     @property
     def partition(self) -> Partition:
@@ -130,15 +138,42 @@ async def test_five_in_flight_are_appended_in_their_order_and_others_pass(lane: 
 
 
 async def test_a_batch_that_comes_while_earlier_ones_wait_is_appended_behind_them_in_an_open_transaction(
-    lane: Lane,
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(append_lane, "SLICE_S", 0.0)  # one batch in each turn of the loop
     sent = [lane.send(X, sequence) for sequence in range(30)]
     await until(lambda: bool(lane.coordinator.waiting))
     lane.coordinator.says()
-    assert await lane.outcome(sent[0]) == 0  # the transaction is open; the others follow, one in each turn of the loop
+    assert await lane.outcome(sent[0]) == 0  # the transaction is open; the others follow
     assert not sent[-1].done()
     late = lane.send(X, 30)
     assert [await lane.outcome(each) for each in (*sent, late)] == list(range(31))
+
+
+async def test_a_producer_with_five_in_flight_leaves_the_lane_once_its_transaction_is_open(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer lets the producer send its next batch, in the next turn of the loop."""
+    monkeypatch.setattr(append_lane, "SLICE_S", 60.0)
+    sent = [lane.send(X, sequence) for sequence in range(5)]
+    await until(lambda: bool(lane.coordinator.waiting))
+    lane.coordinator.says()
+    for sequence in range(5, 30):
+        assert await lane.outcome(sent[sequence - 5]) == sequence - 5
+        sent.append(lane.send(X, sequence))
+    assert [await lane.outcome(each) for each in sent] == list(range(30))
+    batch = memoryview(batch_of(1, producer=(*X, 30), transactional=True))
+    assert isinstance(lane.node.log.append([Append(T0, batch)], transaction=FIRST), list), "it waits for nothing"
+    assert lane.passed < 12, "later batches pass by the lane"
+
+
+async def test_the_batches_behind_a_refused_one_are_verified_in_their_turn(lane: Lane) -> None:
+    lane.coordinator.answer = PartitionsAdded(ConcurrentTransactions("the one before is ending"))
+    sent = [lane.send(X, sequence) for sequence in range(3)]
+    assert [await lane.outcome(each) for each in sent] == [NotEnoughReplicas] * 3
+    lane.coordinator.answer = PartitionsAdded(None)
+    assert [await lane.outcome(lane.send(X, sequence)) for sequence in range(3)] == [0, 1, 2]
+    assert (lane.lane.held_bytes, len(lane.lane._waiting)) == (0, 0)
 
 
 async def test_a_batch_is_appended_as_it_was_sent_whatever_its_senders_buffer_holds_by_then(lane: Lane) -> None:
