@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
-from grpc_api.limits import CLIENT_OPTIONS
+from grpc_api.limits import CLIENT_OPTIONS, Options
 from grpc_api.messages.errors import error_of_call
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import Busy, LeaderNotAvailable, RequestTimedOut
@@ -31,9 +31,10 @@ class NodeChannel:
     rng: Rng
 
 
-def open_channel(address: str) -> Any:
-    """A channel on the running event loop. It connects at its first call. `address` is HOST:PORT."""
-    return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+def open_channel(address: str, options: Options = ()) -> Any:
+    """A channel on the running event loop. It connects at its first call. `address` is HOST:PORT; `options` replace those of
+    CLIENT_OPTIONS."""
+    return grpc.aio.insecure_channel(address, options=tuple({**dict(CLIENT_OPTIONS), **dict(options)}.items()))
 
 
 async def answered(call: Awaitable[Answer], address: str) -> Answer:

@@ -28,6 +28,7 @@ from service.controller.contacts import SESSION_S
 from service.controller.controller_pb2_grpc import ControllerStub
 from service.controller.follower import MetadataFollower
 from service.controller.limits import MAX_COMMANDS_OF_A_CALL, MAX_REQUEST_BYTES
+from service.controller.reconnection import Reconnection
 from service.lifecycle.lease import Lease
 from service.metadata.command_codec import decode_result, encode_command
 from service.metadata.commands import Command, RegisterBroker, Result
@@ -78,6 +79,7 @@ class RemoteController:
     def __init__(self, controller: NodeChannel, follower: MetadataFollower, broker_id: int) -> None:
         self._controller = controller
         self._stub = ControllerStub(controller.channel)
+        self._reconnection = Reconnection(controller.channel)
         self._follower = follower
         self._broker_id = broker_id
         self.broker_epoch = -1
@@ -206,7 +208,7 @@ class RemoteController:
                 if deadline is not None and clock.monotonic() + delay > deadline:
                     raise
                 events.debug(log, "controller.retried", error=error)
-                await asyncio.sleep(delay)
+                await self._reconnection.pause(delay)
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -227,7 +229,7 @@ class RemoteController:
                 # No answer came in time, or the stream ended between two heartbeats.
                 self._unanswered_beat()
                 events.debug(log, "controller.heartbeat_lost", error=lost)
-            await asyncio.sleep(backoff.next_delay())
+            await self._reconnection.pause(backoff.next_delay())
 
     def _touch(self) -> None:
         self.lease.touched(self._sent_ms, SESSION_MS)

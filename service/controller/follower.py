@@ -2,8 +2,8 @@
 
 Invariants: the image is the state after an entry of the controller's log, and never goes back. A controller whose log lacks
 this broker's entry (the controller's disk is an older copy) sends a snapshot, which the broker refuses: it would set aside logs
-that have moved to it since. Listeners get each change once. After a broken connection the follower reconnects with back-off,
-and keeps the image meanwhile.
+that have moved to it since. Listeners get each change once. After a broken connection the follower asks again with back-off, or
+once the connection is back, and keeps the image meanwhile.
 
 Not thread-safe: call it on the event loop.
 """
@@ -22,6 +22,7 @@ from grpc_api.channel import NodeChannel
 from grpc_api.messages.errors import error_of_call
 from service.controller import controller_pb2 as pb
 from service.controller.controller_pb2_grpc import ControllerStub
+from service.controller.reconnection import Reconnection
 from service.metadata import records_pb2 as records
 from service.metadata.following import Listener
 from service.metadata.history import has_entry
@@ -54,6 +55,7 @@ class MetadataFollower:
         """`cluster_id` is empty if it is not known; `path` is a file of the broker's directory (`Metadata.path`). `is_unnoted`:
         the directory has a broker's data, but no note of the metadata that the broker has applied."""
         self._controller = controller
+        self._reconnection = Reconnection(controller.channel)
         self._cluster_id = cluster_id
         self.path = path
         self._image = MetadataImage()
@@ -140,7 +142,10 @@ class MetadataFollower:
                     events.warning(log, "controller.unreachable", address=self._controller.address, error=error)
             if self._index > before:
                 backoff.succeeded()
-            await asyncio.sleep(AHEAD_S if self.is_ahead else backoff.next_delay())
+            if self.is_ahead:
+                await asyncio.sleep(AHEAD_S)
+            else:
+                await self._reconnection.pause(backoff.next_delay())
 
     async def close(self) -> None:
         """Does nothing: the caller of `run` ends its task."""

@@ -14,10 +14,11 @@ import logging
 import os
 from contextlib import suppress
 
-from grpc_api.channel import NodeChannel, open_channel
+from grpc_api.channel import NodeChannel
 from service.controller.applied_metadata import AppliedMetadata, read_position
 from service.controller.client import RemoteController
 from service.controller.follower import MetadataFollower
+from service.controller.reconnection import open_controller_channel
 from service.metadata.commands import RegisterBroker
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
@@ -39,7 +40,7 @@ class ClusterMembership:
     ) -> None:
         """`cluster_id` is that of the broker's data directory, empty if it is new. Must be called on the loop, because it
         starts the task that follows the metadata."""
-        self._channel = NodeChannel(open_channel(address), address, clock, rng)
+        self._channel = NodeChannel(open_controller_channel(address), address, clock, rng)
         self._cluster_id = cluster_id
         is_unnoted = bool(cluster_id) and read_position(directory) is None
         path = os.path.join(directory, META_PROPERTIES)

@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpc_api.channel import NodeChannel, open_channel
+from grpc_api.channel import NodeChannel
 from grpc_api.contract.topics import Endpoint
 from service.configs.resolve import Resolver
 from service.controller.client import RemoteController
 from service.controller.contacts import Contacts
 from service.controller.follower import MetadataFollower
+from service.controller.reconnection import open_controller_channel
 from service.controller.server import ControllerService, serving
 from service.metadata.commands import FoundCluster, RegisterBroker
 from service.metadata.controller import Controller
@@ -77,7 +78,7 @@ async def following(
     address: str, broker_id: int, *, start: bytes = b"start", disk: bytes = b"", cluster_id: str = CLUSTER
 ) -> AsyncIterator[Following]:
     async with AsyncExitStack() as stack:
-        channel = NodeChannel(open_channel(address), address, SystemClock(), SeededRng(broker_id))
+        channel = NodeChannel(open_controller_channel(address), address, SystemClock(), SeededRng(broker_id))
         stack.push_async_callback(channel.channel.close)
         follower = MetadataFollower(channel, cluster_id)
         stack.push_async_callback(_ended, asyncio.create_task(follower.run()))
