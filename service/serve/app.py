@@ -114,8 +114,9 @@ async def _serve(settings: NodeSettings) -> int:
         except StoppedBeforeStart:
             return _stopped(0, 0)
         stack.push_async_callback(node.close)
-        servers = await stack.enter_async_context(start_servers(node, sockets))
+        # Commands of all brokers wait for the controller, and clients of this broker wait for this broker only.
         await stack.enter_async_context(serve_brokers(node))
+        servers = await stack.enter_async_context(start_servers(node, sockets))
         shown.scraper = Scraper(node, servers.gateway)
         readiness.recovered = True
         name = ENDPOINTS if settings.supervised is None else BROKER_ENDPOINTS
