@@ -179,3 +179,66 @@ async def test_a_shared_page_is_sent_to_some_clients_in_each_turn_of_the_loop() 
         await asyncio.sleep(0)
         turn += 1
     assert len(set(sent)) == len(sent)
+
+
+async def _whole(server: HttpServer, requests: bytes) -> bytes:
+    """All that the server sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(requests)
+    async with asyncio.timeout(60):
+        answers = await reader.read(-1)
+    writer.close()
+    return answers
+
+
+async def test_requests_of_one_connection_are_answered_in_order_until_it_closes(server: HttpServer) -> None:
+    posted = b"POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+    answers = await _whole(server, HEALTH + posted + b"GET /none HTTP/1.1\r\nConnection: close\r\n\r\n" + HEALTH)
+    statuses = [line.split()[1] for line in answers.splitlines() if line.startswith(b"HTTP/1.1 ")]
+    assert statuses == [b"200", b"405", b"404"]
+
+
+async def test_a_client_of_an_older_http_version_reads_to_the_end(server: HttpServer) -> None:
+    head, _, body = (await _whole(server, b"GET /healthz HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert body == b"ok\n"
+
+
+async def test_a_large_page_arrives_whole_and_a_head_request_gets_its_length_only(server: HttpServer) -> None:
+    rest = b" /metrics HTTP/1.1\r\nConnection: close\r\n\r\n"
+    head, _, body = (await _whole(server, b"GET" + rest)).partition(b"\r\n\r\n")
+    assert body == LARGE
+    assert await _whole(server, b"HEAD" + rest) == head + b"\r\n\r\n"
+
+
+async def test_a_stop_finishes_answers_and_closes_idle_connections() -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Mapping[str, object]:
+        asked.set()
+        await go_on.wait()
+        return {"a": 1}
+
+    server = await serve_http(Readiness(), slow, _scrape, "127.0.0.1", 0, connections=PLACES)
+    idle, idle_writer = await asyncio.open_connection("127.0.0.1", server.port)
+    idle_writer.write(HEALTH)
+    await idle.readuntil(b"ok\n")
+    answer = asyncio.create_task(_whole(server, b"GET /stats HTTP/1.1\r\n\r\n"))
+    await asked.wait()
+    stopping = asyncio.create_task(server.stop())
+    with pytest.raises((EOFError, ConnectionError)):
+        await idle.readexactly(1)
+    go_on.set()
+    assert (await answer).endswith(b'{"a": 1}')
+    await stopping
+    idle_writer.close()
+
+
+async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
+    server = await serve_http(Readiness(), _stats, _scrape, "127.0.0.1", 0, connections=PLACES)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    await reader.readexactly(1)
+    async with asyncio.timeout(60):
+        await server.stop()
+    writer.close()
