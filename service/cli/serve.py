@@ -171,6 +171,9 @@ def start(settings: NodeSettings) -> int:
         from service.supervisor.run import supervise
 
         return supervise(settings, brokers)
+    from service.process.collecting import collect_rarely
+
+    collect_rarely()  # before the imports, which create most of the objects of a start
     from service.serve.app import run
     from service.supervisor.held import check_none_left_out
 

@@ -27,11 +27,15 @@ _WHILE_STARTING = 50_000, 20, 100
 
 
 def collect_rarely() -> None:
-    """Sets thresholds for the start. With Python's own, the collector examines the partitions opened so far again and again.
-    Exempts the existing objects, those of the imported modules, from collection. To examine them takes 50 ms, and a few hundred
-    of them are unreachable."""
-    gc.freeze()
+    """Sets thresholds for the start, at best before the imports. With Python's own, the collector examines the imported modules
+    and the partitions opened so far again and again."""
     gc.set_threshold(*_WHILE_STARTING)
+
+
+def exempt_existing() -> None:
+    """Exempts the existing objects from collection. After the imports of a start, to examine them takes 50 ms, and a few
+    hundred of them are unreachable."""
+    gc.freeze()
 
 
 def collect_a_few_at_a_time() -> None:

@@ -26,7 +26,7 @@ from service.lifecycle.supervisor import supervised
 from service.node import Node
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
-from service.process.collecting import collect_a_few_at_a_time, collect_rarely
+from service.process.collecting import collect_a_few_at_a_time, exempt_existing
 from service.process.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.process.memory import keep_freed_blocks
 from service.process.scheduling import shorten_slice
@@ -63,7 +63,7 @@ def run(settings: NodeSettings) -> int:
     events.set_up(settings.log_level, settings.log_format, own=own)
     shorten_slice()
     keep_freed_blocks()
-    collect_rarely()
+    exempt_existing()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))

@@ -23,7 +23,7 @@ from grpc_api.listening import listen
 from service.lifecycle.readiness import Readiness
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
 from service.process.coalescing import Coalesced
-from service.serve.http_head import MAX_HEAD_BYTES, BadRequest, Request, parse_head
+from service.serve.http_head import MAX_HEAD_BYTES, BadRequest, PageRequest, parse_head
 from storage_tiers import events
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.turns import TurnScheduler
@@ -55,14 +55,14 @@ Scrape = Callable[[bool], Awaitable[bytes] | None]
 Stats = Callable[[], Awaitable[Mapping[str, object]]]
 
 
-class Page(NamedTuple):
+class PageAnswer(NamedTuple):
     status: int
     body: bytes
     kind: str = _PLAIN
 
 
 @dataclass(eq=False, slots=True)
-class _Connection:
+class _HttpConnection:
     """An open connection. `works` says whether its answer is being built, but not whether the answer is being sent, because the
     client may never read it. `reads` says whether it waits for a request."""
 
@@ -109,7 +109,7 @@ class HttpServer:
         self._limit = limit
         self._pages, self._counts = Together[bytes | None](), Together[Mapping[str, object]]()
         #: The open connections, the oldest first.
-        self._open: list[_Connection] = []
+        self._open: list[_HttpConnection] = []
         self._listener: asyncio.Server | None = None
         self._stopping = False
         self.port = 0
@@ -140,7 +140,7 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None
         self._make_room()
-        connection = _Connection(writer, task)
+        connection = _HttpConnection(writer, task)
         self._open.append(connection)
         try:
             # `drain` returns once the kernel has everything, so that closing leaves no bytes in this process.
@@ -163,11 +163,11 @@ class HttpServer:
             each.writer.transport.abort()
             self._drop(each)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _HttpConnection) -> None:
         with suppress(ValueError):  # it has left for another connection
             self._open.remove(connection)
 
-    async def _answer_next(self, connection: _Connection, reader: asyncio.StreamReader) -> bool:
+    async def _answer_next(self, connection: _HttpConnection, reader: asyncio.StreamReader) -> bool:
         """Answers the next request. Returns whether another may follow."""
         connection.reads = True
         try:
@@ -176,7 +176,7 @@ class HttpServer:
                 await reader.readexactly(request.body)
         except (BadRequest, asyncio.LimitOverrunError):
             connection.reads = False
-            await _send(connection.writer, Page(400, b"the request is malformed or too large\n"), keeps=False)
+            await _send(connection.writer, PageAnswer(400, b"the request is malformed or too large\n"), keeps=False)
             await _linger(connection.writer, reader)
             return False
         connection.reads = False
@@ -186,32 +186,32 @@ class HttpServer:
         return request.keeps
 
     # --- pages --------------------------------------------------------------------------------------------------------
-    async def _page(self, request: Request) -> Page:
+    async def _page(self, request: PageRequest) -> PageAnswer:
         if request.method not in ("GET", "HEAD"):
-            return Page(405, b"GET only\n")
+            return PageAnswer(405, b"GET only\n")
         try:
             match request.path:
                 case "/healthz":
-                    return Page(200, b"ok\n")
+                    return PageAnswer(200, b"ok\n")
                 case "/readyz":
-                    return Page(200 if self._readiness.ready else 503, self._readiness.body().encode(), _JSON)
+                    return PageAnswer(200 if self._readiness.ready else 503, self._readiness.body().encode(), _JSON)
                 case "/metrics":
                     return await self._metrics(open_metrics=prefers_open_metrics(request.accept))
                 case "/stats":
-                    return Page(200, json.dumps(await self._counts.made(False, self._stats)).encode(), _JSON)
+                    return PageAnswer(200, json.dumps(await self._counts.made(False, self._stats)).encode(), _JSON)
         except Exception as error:  # noqa: BLE001 - a defect of one page leaves the others
             events.error(log, "request.defect", server="http", api=request.path, defect=error)
-            return Page(500, b"the node failed; its log has the reason\n")
-        return Page(404, b"the pages are /healthz, /readyz, /metrics, /stats\n")
+            return PageAnswer(500, b"the node failed; its log has the reason\n")
+        return PageAnswer(404, b"the pages are /healthz, /readyz, /metrics, /stats\n")
 
-    async def _metrics(self, *, open_metrics: bool) -> Page:
+    async def _metrics(self, *, open_metrics: bool) -> PageAnswer:
         body = await self._pages.made(open_metrics, lambda: self._scrape(open_metrics) or _nothing())
         if body is None:
-            return Page(503, b"the node does not serve yet; retry\n")
-        return Page(200, body, OPEN_METRICS if open_metrics else TEXT)
+            return PageAnswer(503, b"the node does not serve yet; retry\n")
+        return PageAnswer(200, body, OPEN_METRICS if open_metrics else TEXT)
 
 
-async def _send(writer: asyncio.StreamWriter, page: Page, *, keeps: bool, has_body: bool = True) -> None:
+async def _send(writer: asyncio.StreamWriter, page: PageAnswer, *, keeps: bool, has_body: bool = True) -> None:
     lines = (
         f"HTTP/1.1 {page.status} {_REASONS[page.status]}",
         f"Content-Type: {page.kind}",

@@ -22,7 +22,7 @@ class BadRequest(Exception):
     """The head is malformed; the connection must be closed."""
 
 
-class Request(NamedTuple):
+class PageRequest(NamedTuple):
     """A request. `keeps` says whether the client keeps the connection; `body` is the number of bytes of the request's body."""
 
     method: str
@@ -32,7 +32,7 @@ class Request(NamedTuple):
     body: int
 
 
-def parse_head(head: bytes) -> Request:
+def parse_head(head: bytes) -> PageRequest:
     """Parses a head that ends with an empty line. Raises BadRequest."""
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request = _REQUEST.fullmatch(first)
@@ -47,7 +47,7 @@ def parse_head(head: bytes) -> Request:
     method, target, minor = request[1].decode(), request[2].decode("latin-1"), request[3]
     options = {each.strip().lower() for field in fields.get("connection", ()) for each in field.split(",")}
     keeps = "close" not in options and (minor == b"1" or "keep-alive" in options)
-    return Request(method, _path_of(target), ",".join(fields.get("accept", ())), keeps, _body(fields))
+    return PageRequest(method, _path_of(target), ",".join(fields.get("accept", ())), keeps, _body(fields))
 
 
 def _path_of(target: str) -> str:

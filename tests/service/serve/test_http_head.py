@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.serve.http_head import MAX_BODY_BYTES, BadRequest, Request, parse_head
+from service.serve.http_head import MAX_BODY_BYTES, BadRequest, PageRequest, parse_head
 
 
 @pytest.mark.parametrize(
     ("head", "request_"),
     [
-        (b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", Request("GET", "/readyz", "", True, 0)),
-        (b"GET /readyz HTTP/1.1\r\nConnection: Close\r\n\r\n", Request("GET", "/readyz", "", False, 0)),
-        (b"GET /readyz HTTP/1.0\r\n\r\n", Request("GET", "/readyz", "", False, 0)),
-        (b"GET / HTTP/1.0\r\nconnection: x, keep-alive\r\n\r\n", Request("GET", "/", "", True, 0)),
-        (b"HEAD /stats?a=b HTTP/1.1\r\n\r\n", Request("HEAD", "/stats", "", True, 0)),
-        (b"GET http://h:1/stats?a HTTP/1.1\r\n\r\n", Request("GET", "/stats", "", True, 0)),
-        (b"GET http://h:1 HTTP/1.1\r\n\r\n", Request("GET", "/", "", True, 0)),
-        (b"GET /m HTTP/1.1\r\nAccept: a;q=1\r\nACCEPT:b\t\r\n\r\n", Request("GET", "/m", "a;q=1,b", True, 0)),
-        (b"POST /m HTTP/1.1\r\nContent-Length: 7\r\n\r\n", Request("POST", "/m", "", True, 7)),
-        (b"GET /m HTTP/1.1\r\nEmpty:\r\nName: \xc3\xa9\r\n\r\n", Request("GET", "/m", "", True, 0)),
+        (b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", PageRequest("GET", "/readyz", "", True, 0)),
+        (b"GET /readyz HTTP/1.1\r\nConnection: Close\r\n\r\n", PageRequest("GET", "/readyz", "", False, 0)),
+        (b"GET /readyz HTTP/1.0\r\n\r\n", PageRequest("GET", "/readyz", "", False, 0)),
+        (b"GET / HTTP/1.0\r\nconnection: x, keep-alive\r\n\r\n", PageRequest("GET", "/", "", True, 0)),
+        (b"HEAD /stats?a=b HTTP/1.1\r\n\r\n", PageRequest("HEAD", "/stats", "", True, 0)),
+        (b"GET http://h:1/stats?a HTTP/1.1\r\n\r\n", PageRequest("GET", "/stats", "", True, 0)),
+        (b"GET http://h:1 HTTP/1.1\r\n\r\n", PageRequest("GET", "/", "", True, 0)),
+        (b"GET /m HTTP/1.1\r\nAccept: a;q=1\r\nACCEPT:b\t\r\n\r\n", PageRequest("GET", "/m", "a;q=1,b", True, 0)),
+        (b"POST /m HTTP/1.1\r\nContent-Length: 7\r\n\r\n", PageRequest("POST", "/m", "", True, 7)),
+        (b"GET /m HTTP/1.1\r\nEmpty:\r\nName: \xc3\xa9\r\n\r\n", PageRequest("GET", "/m", "", True, 0)),
     ],
 )
-def test_a_head_is_parsed(head: bytes, request_: Request) -> None:
+def test_a_head_is_parsed(head: bytes, request_: PageRequest) -> None:
     assert parse_head(head) == request_
 
 
