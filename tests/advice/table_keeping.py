@@ -328,7 +328,7 @@ STORE_ROWS = (
     row(
         "drop those that are gone",
         LIBRARIES + "tombstoned_keys_that_are_gone_make_room",
-        COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone",
+        COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone_are_all_swept",
     ),
     row("upload under a new uuid", LIBRARIES + "a_segment_is_offloaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "objects_to_be_swept_are_deleted_first"),

@@ -39,7 +39,7 @@ REQUEST_ROWS = (
     row(
         "use version 12",
         GATEWAY + "handlers/test_metadata.py::test_a_topic_without_a_name_or_with_an_id_too_early_is_refused",
-        GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
+        GATEWAY + "handlers/test_metadata.py::test_topics_are_described_by_id",
     ),
     row(
         "is a running broker of this cluster; stop it first",
@@ -170,7 +170,7 @@ SPARK_ROWS = (
     row(
         "read a bucket or a directory",
         SPARK + "test_options.py::test_wrong_options_are_refused",
-        SPARK + "test_options.py::test_defaults",
+        SPARK + "test_options.py::test_options_have_their_defaults",
     ),
     row(
         "give … as option\\(|are given; give one of them",

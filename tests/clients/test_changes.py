@@ -204,7 +204,7 @@ def connections(node: Node) -> int:
     return int(found[1])
 
 
-def test_1000_partitions_in_one_request(changing: Node, java: Talker, javascript: Talker) -> None:
+def test_1000_partitions_are_served_in_one_request(changing: Node, java: Talker, javascript: Talker) -> None:
     """With Produce, Fetch (in a session), ListOffsets and Metadata."""
     create(changing, "broad", PARTITIONS, {})
     records = [{"partition": n, "key": None, "value": base64.b64encode(b"%d" % n).decode()} for n in range(PARTITIONS)]

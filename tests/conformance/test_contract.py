@@ -152,7 +152,7 @@ async def test_deleted_records_are_out_of_range(any_core: Driven) -> None:
     assert await any_core.log.delete_records(T0, -1) == 3
 
 
-async def test_the_end_offset_of_an_epoch(any_core: Driven) -> None:
+async def test_the_end_offset_of_an_epoch_is_looked_up(any_core: Driven) -> None:
     await any_core.create("t")
     epoch = (await any_core.append("t", b"a")).leader_epoch
     assert await any_core.log.epoch_end_offset(T0, epoch) == (epoch, 1)

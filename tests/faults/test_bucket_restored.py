@@ -86,7 +86,7 @@ def days(world: World) -> tuple[Copy, Copy]:
 
 @pytest.mark.parametrize("part", ["", "/manifests/"], ids=["a bucket of yesterday", "manifests older than segments"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["while it runs", "while it is down"])
-def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) -> None:
+def test_nothing_is_deleted_while_the_bucket_shows_an_earlier_state(world: World, part: str, restarted: bool) -> None:
     yesterday, today = days(world)
     if restarted:
         world.node.stop()
@@ -108,7 +108,7 @@ def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) ->
     world.swept()
 
 
-def test_manifests_newer_than_segments(world: World) -> None:
+def test_manifests_newer_than_their_segments_cause_refused_reads_only(world: World) -> None:
     """The reverse mistake looks like lost objects, so its only effect must be refused reads."""
     yesterday, today = days(world)
     yesterday.put_back("/segments/")

@@ -87,7 +87,7 @@ class Workload:
         assert self.log.cuts == ()
 
 
-def test_appends_and_rolls(small_disk: Path) -> None:
+def test_appends_and_rolls_on_a_full_disk_lose_nothing_acknowledged(small_disk: Path) -> None:
     filler = small_disk / "filler"
     with Workload(small_disk) as work:
         for spare in (3 << 20, 1000, 0):
@@ -106,7 +106,7 @@ def test_appends_and_rolls(small_disk: Path) -> None:
         work.check()
 
 
-def test_index_growth(small_disk: Path) -> None:
+def test_indexes_that_a_full_disk_refuses_wait_for_space_and_the_log_is_durable(small_disk: Path) -> None:
     filler = small_disk / "filler"
     with Workload(small_disk) as work:
         while len(work.log.segments()) < 3:
@@ -130,7 +130,7 @@ def test_index_growth(small_disk: Path) -> None:
         work.check()
 
 
-def test_checkpoints(small_disk: Path) -> None:
+def test_a_checkpoint_refused_by_a_full_disk_leaves_the_old_one(small_disk: Path) -> None:
     files, filler, path = OsFiles(), small_disk / "filler", str(small_disk / RECOVERY_POINTS)
     write_offsets(files, path, {PARTITION: 7})
     fill(filler)
@@ -169,7 +169,7 @@ def test_truncation_eviction_and_restart_need_no_space(small_disk: Path) -> None
         assert read_all(work.log, len(work.content) - 3) == b"".join(work.content[-3:])
 
 
-def test_a_log_that_cannot_be_created(small_disk: Path) -> None:
+def test_a_log_that_a_full_disk_refuses_is_created_once_space_is_free(small_disk: Path) -> None:
     fill(small_disk / "filler")
     with pytest.raises(StorageError, match="free space"):
         open_log(small_disk)

@@ -203,14 +203,18 @@ def sweep(
     return tried
 
 
-def test_power_loss_sample(operations: list[Operation], scratch: str) -> None:
+def test_after_sampled_power_losses_the_log_holds_all_flushed_records(
+    operations: list[Operation], scratch: str
+) -> None:
     assert sweep(operations, scratch, limit=SAMPLE, step=3) > len(operations) / 5
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_power_loss_everywhere(operations: list[Operation], scratch: str, part: int) -> None:
+def test_after_every_power_loss_the_log_holds_all_flushed_records(
+    operations: list[Operation], scratch: str, part: int
+) -> None:
     assert sweep(operations, scratch, limit=WHOLE, step=PARTS, begin=part) > len(operations) / PARTS / 2
 
 

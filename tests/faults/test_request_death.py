@@ -357,7 +357,9 @@ def test_the_parts_share_the_requests(every: int) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "number", "when"), sample(2))
-def test_dying_at_some_requests(tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str) -> None:
+def test_a_node_that_dies_at_sampled_requests_completes_its_work(
+    tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str
+) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")
     assert die(tmp_path, versitygw, scenario, number, when)
 
@@ -375,7 +377,7 @@ def test_a_clean_run_settles(tmp_path: Path, versitygw: S3Server, scenario: str)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_dying_at_request_after_request(
+def test_a_node_that_dies_at_request_after_request_completes_its_work(
     tmp_path: Path, versitygw: S3Server, scenario: str, when: str, part: int
 ) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")

@@ -87,7 +87,7 @@ def _polls(logs: Logs) -> Iterator[tuple[Operation, Polled]]:
 def _invented(logs: Logs) -> Iterator[str]:
     for operation, step in _polls(logs):
         if step.value not in logs.writers:
-            yield f"{operation} polled {step.value} of {step.key}/{step.offset}, which nobody sent"
+            yield f"{operation} polled {step.value} of {step.key}/{step.offset}, which was never sent"
         elif (key := logs.writers[step.value][1].key) != step.key:
             yield f"{operation} polled {step.value} of {step.key}/{step.offset}, which was sent to {key}"
 

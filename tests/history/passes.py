@@ -114,7 +114,7 @@ def _invented(history: History) -> Iterator[str]:
                 send = history.sends.get(seen.content.key)
                 place = f"pass {number}, partition {partition}, offset {seen.offset}"
                 if send is None:
-                    yield f"{place}: a record that nobody sent, key {seen.content.key!r}"
+                    yield f"{place}: a record that was never sent, key {seen.content.key!r}"
                 elif send.partition != partition:
                     yield f"{place}: {seen.content.key!r} was sent to partition {send.partition}"
                 elif send.content != seen.content:

@@ -142,23 +142,23 @@ def test_half_of_a_transaction_is_an_intermediate_read() -> None:
     assert Kind.INTERMEDIATE_READ in judge(done)
 
 
-def test_a_skip_within_an_operation() -> None:
+def test_a_skip_within_an_operation_is_found() -> None:
     assert judge(edited(5, without=1)) == {Kind.INTERNAL_POLL_SKIP}
 
 
-def test_a_skip_between_two_operations() -> None:
+def test_a_skip_between_two_operations_is_found() -> None:
     assert judge(edited(5, without=0)) == {Kind.EXTERNAL_POLL_SKIP}
 
 
-def test_a_skip_from_the_beginning_of_the_log() -> None:
+def test_a_skip_from_the_beginning_of_the_log_is_found() -> None:
     assert Kind.EXTERNAL_POLL_SKIP in judge(edited(6, without=0))
 
 
-def test_polls_that_go_back() -> None:
+def test_polls_that_go_back_are_found() -> None:
     assert Kind.NON_MONOTONIC_POLL in judge(edited(5, swap=(0, 1)))
 
 
-def test_a_poll_that_repeats_the_last_one_of_the_operation_before() -> None:
+def test_a_poll_that_repeats_the_last_one_of_the_previous_operation_is_found() -> None:
     done = sound()
     done[5] = replace(done[5], steps=(Polled(X, 1, 0), *done[5].steps))
     assert judge(done) == {Kind.NON_MONOTONIC_POLL}
@@ -170,12 +170,12 @@ def test_a_consumer_that_was_moved_may_go_back() -> None:
     assert judge(done) == set()
 
 
-def test_sends_of_one_transaction_in_the_wrong_order() -> None:
+def test_sends_of_one_transaction_in_the_wrong_order_are_found() -> None:
     done = edited(0, swap=(0, 1))
     assert judge(done) == {Kind.NON_MONOTONIC_SEND}
 
 
-def test_sends_of_successive_transactions_in_the_wrong_order() -> None:
+def test_sends_of_successive_transactions_in_the_wrong_order_are_found() -> None:
     first = Operation("a", Outcome.OK, 0, 10, (Sent(X, 1, 3),), commit=5)
     second = Operation("a", Outcome.OK, 9, 20, (Sent(X, 2, 0),), commit=15)
     read = Operation("r", Outcome.OK, 30, 40, (Polled(X, 2, 0), Polled(X, 1, 3)), whole=frozenset(X))
@@ -263,5 +263,5 @@ def test_only_the_first_of_many_anomalies_are_listed() -> None:
         ({number: [number + 1] for number in range(5000)} | {5000: [0]}, [set(range(5001))]),
     ],
 )
-def test_components(graph: dict[int, list[int]], expected: list[set[int]]) -> None:
+def test_the_components_of_a_graph_are_found(graph: dict[int, list[int]], expected: list[set[int]]) -> None:
     assert sorted((set(found) for found in components(graph)), key=min) == expected

@@ -66,13 +66,13 @@ def test_an_unacknowledged_record_may_be_missing() -> None:
     assert judge(history) == []
 
 
-def test_a_lost_record_at_the_end() -> None:
+def test_a_lost_record_at_the_end_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.pop())
     assert judge(history) == ["pass 1: b'plain-4', acknowledged at 0/5, is lost"]
 
 
-def test_a_lost_record_whose_offset_was_assigned_to_the_next() -> None:
+def test_a_lost_record_whose_offset_was_assigned_to_the_next_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.pop(4))
     edit(history, renumber)
@@ -102,7 +102,7 @@ def test_a_record_once_read_may_not_disappear() -> None:
         replace(content(b"plain-2"), headers=()),
     ],
 )
-def test_changed_bytes(other: Content) -> None:
+def test_changed_bytes_are_found(other: Content) -> None:
     history = sound()
     edit(history, lambda records: records.__setitem__(3, replace(records[3], content=other)))
     told = judge(history)
@@ -110,31 +110,31 @@ def test_changed_bytes(other: Content) -> None:
     assert any(line.startswith("partition 0, offset 3: pass 0 saw") for line in told)
 
 
-def test_a_changed_epoch() -> None:
+def test_a_changed_epoch_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.__setitem__(3, replace(records[3], leader_epoch=1)))
     assert judge(history) == ["partition 0, offset 3: pass 0 saw b'plain-2' of epoch 0, pass 1 of epoch 1"]
 
 
-def test_a_falling_epoch() -> None:
+def test_a_falling_epoch_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.__setitem__(5, replace(records[5], leader_epoch=0)))
     assert judge(history) == ["pass 1, partition 0, offset 5: leader epoch 0 after 1"]
 
 
-def test_a_repeated_record_of_an_idempotent_producer() -> None:
+def test_a_repeated_record_of_an_idempotent_producer_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.append(Seen(6, 1, content(b"once-4"))))
     assert judge(history) == ["pass 1, partition 0: b'once-4' at offset 6 stands at offset 4 too"]
 
 
-def test_an_older_record_repeated() -> None:
+def test_an_older_record_that_is_repeated_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.append(Seen(6, 1, content(b"once-0"))))
     assert len(judge(history)) == 1 and "repeated or reordered" in judge(history)[0]
 
 
-def test_reordered_records_of_an_idempotent_producer() -> None:
+def test_reordered_records_of_an_idempotent_producer_are_found() -> None:
     history = sound()
     history.acks, history.passes = [], history.passes[1:]
 
@@ -147,20 +147,20 @@ def test_reordered_records_of_an_idempotent_producer() -> None:
 
 
 @pytest.mark.parametrize("offset", [4, 6])
-def test_a_gap_or_a_repeated_offset(offset: int) -> None:
+def test_a_gap_or_a_repeated_offset_is_found(offset: int) -> None:
     history = sound()
     history.acks = []
     edit(history, lambda records: records.__setitem__(5, replace(records[5], offset=offset)))
     assert judge(history) == [f"pass 1, partition 0: offset {offset} where 5 was due"]
 
 
-def test_a_record_that_was_never_sent() -> None:
+def test_a_record_that_was_never_sent_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.append(Seen(6, 1, content(b"from nowhere"))))
-    assert judge(history) == ["pass 1, partition 0, offset 6: a record that nobody sent, key b'from nowhere'"]
+    assert judge(history) == ["pass 1, partition 0, offset 6: a record that was never sent, key b'from nowhere'"]
 
 
-def test_a_record_in_another_partition() -> None:
+def test_a_record_in_another_partition_is_found() -> None:
     history = sound()
     edit(history, lambda records: records.append(Seen(6, 1, content(b"plain-3"))))
     assert judge(history) == ["pass 1, partition 0, offset 6: b'plain-3' was sent to partition 1"]

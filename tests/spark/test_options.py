@@ -22,7 +22,7 @@ def refusal(**options: str) -> str:
     return str(refused.value)
 
 
-def test_defaults() -> None:
+def test_options_have_their_defaults() -> None:
     assert parse() == ReadOptions("/bucket", ("a", "b"))
     assert parse().read_committed
     assert parse().max_bytes == 64 << 20
@@ -123,5 +123,5 @@ def test_wrong_options_are_refused(options: Mapping[str, str], said: str) -> Non
 @pytest.mark.parametrize(
     ("text", "size"), [("1", 1), ("64k", 64 << 10), ("2 MB", 2 << 20), ("1g", 1 << 30), ("3G", 3 << 30)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse(maxBytesPerPartition=text).max_bytes == size

@@ -59,7 +59,7 @@ def test_records_of_every_codec_are_read(bucket: Bucket, store: Path, codec: Cod
     ]
 
 
-def test_nulls_headers_and_timestamps(bucket: Bucket, store: Path) -> None:
+def test_nulls_headers_and_timestamps_are_returned(bucket: Bucket, store: Path) -> None:
     records = [
         NewRecord(None, None, (), START_MS),
         NewRecord(b"", b"", (("one", b"1"), ("none", None), ("one", b"again")), START_MS + 1),
@@ -170,7 +170,7 @@ def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Pat
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 40), (0, 1), (3, 9), (9, 10), (10, 31), (25, 40), (39, 40), (20, 20)])
-def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> None:
+def test_ranges_with_gaps_are_read(bucket: Bucket, store: Path, start: int, end: int) -> None:
     """As after compaction, offsets are missing at the start and end of a segment, between batches and inside them."""
     there = [5, 8, 12, 13, 25, 38]
     first = build_batch(

@@ -87,7 +87,7 @@ def test_rows_arrive_as_sparks_kafka_source_gives_them(spark: SparkSession, buck
     assert "BatchScan tidelog" in df._jdf.queryExecution().executedPlan().toString()
 
 
-def test_headers_and_nulls(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+def test_headers_and_nulls_are_returned(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     records = [NewRecord(None, None), NewRecord(b"k", b"v", (("one", b"1"), ("none", None)), START_MS)]
     bucket.extend("a", build_batch(records, leader_epoch=1))
     first, second = load(spark, store, includeHeaders="true").orderBy("offset").collect()

@@ -123,7 +123,9 @@ def offsets_of(answer: Any) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_special_timestamps_by_version(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_special_timestamps_are_known_from_their_versions_on(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
     append(core, "first", 0, 1000)
     append(core, "first", 0, 3000)
     append(core, "first", 0, 2000)
@@ -135,7 +137,7 @@ async def test_special_timestamps_by_version(handlers: HandlerClient, core: Memo
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_offsets_by_time(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_offsets_are_looked_up_by_time(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 1, 1000)
     append(core, "first", 1, 2000)
     rows = [{"partition_index": 1, "timestamp": 1500}, {"partition_index": 0, "timestamp": 1500}]
@@ -220,7 +222,7 @@ async def test_half_a_producer_is_refused(handlers: HandlerClient, values: dict[
 
 # --- OffsetForLeaderEpoch ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_the_end_offset_of_an_epoch(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_the_end_offset_of_an_epoch_is_looked_up(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 0, 1000)
     rows = [{"partition": p, "leader_epoch": e, "current_leader_epoch": -1} for p, e in ((0, 0), (0, -1), (9, 0))]
     answer = await handlers.ask("offset_for_leader_epoch", version, topics=[{"topic": "first", "partitions": rows}])

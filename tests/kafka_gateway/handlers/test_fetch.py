@@ -205,7 +205,9 @@ async def test_a_full_request_ends_the_session_it_names(handlers: HandlerClient,
 
 
 @pytest.mark.parametrize(("level", "code"), [(0, 0), (1, 0), (2, 42), (-1, 42)])
-async def test_isolation_levels(handlers: HandlerClient, core: MemoryCore, level: int, code: int) -> None:
+async def test_only_isolation_levels_0_and_1_are_accepted(
+    handlers: HandlerClient, core: MemoryCore, level: int, code: int
+) -> None:
     answer = await handlers.ask("fetch", 12, **request(core, [(0, 0)], isolation_level=level))
     assert int(answer.error_code) == code
 

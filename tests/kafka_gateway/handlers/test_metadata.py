@@ -22,7 +22,7 @@ def rows_of(answer: Any) -> list[tuple[str | None, int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_topics_by_name(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_topics_are_described_by_name(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     core.port = 9092
     wanted = [{"name": "second"}, {"name": "first"}, {"name": "second"}]
     answer = await handlers.ask("metadata", version, topics=wanted)
@@ -39,13 +39,13 @@ async def test_topics_by_name(handlers: HandlerClient, core: MemoryCore, version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_all_topics(handlers: HandlerClient, version: int) -> None:
+async def test_all_topics_are_described(handlers: HandlerClient, version: int) -> None:
     answer = await handlers.ask("metadata", version, topics=() if version == 0 else None)
     assert rows_of(answer) == [("first", 0, 3), ("second", 0, 1)]
 
 
 @pytest.mark.parametrize("version", [1, 13])
-async def test_no_topics(handlers: HandlerClient, version: int) -> None:
+async def test_an_empty_list_of_topics_describes_none(handlers: HandlerClient, version: int) -> None:
     assert rows_of(await handlers.ask("metadata", version, topics=())) == []
 
 
@@ -69,7 +69,7 @@ async def test_topics_that_are_not_auto_created_stay_unknown(handlers: HandlerCl
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_topics_by_id(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_topics_are_described_by_id(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     known, unknown = uuid.UUID(bytes=bytes(core.ids["first"])), uuid.UUID(int=5)
     wanted = [{"name": None, "topic_id": unknown}, {"name": None, "topic_id": known}]
     answer = await handlers.ask("metadata", version, topics=wanted)

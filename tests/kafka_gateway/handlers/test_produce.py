@@ -55,7 +55,9 @@ async def test_each_partition_has_its_own_error(handlers: HandlerClient, core: M
         assert answer.responses[0].partition_responses[3].error_message == "first-7 does not exist"
 
 
-async def test_a_topic_that_does_not_exist_by_name_and_by_id(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_a_topic_that_does_not_exist_by_name_or_by_id_is_refused(
+    handlers: HandlerClient, core: MemoryCore
+) -> None:
     answer = await handlers.ask("produce", 12, acks=1, topic_data=topics(core, 12, [(0, BATCH)], "none"))
     assert rows_of(answer) == [(0, 3, -1)]
     answer = await handlers.ask("produce", 13, acks=1, topic_data=topics(core, 13, [(0, BATCH)], "none"))

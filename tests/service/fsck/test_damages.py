@@ -376,7 +376,9 @@ def local(store: BlockingMemoryStore, data_dir: Path) -> list[tuple[FindingKind,
     return [(finding.kind, finding.key) for finding in report.findings]
 
 
-def test_a_saved_manifest_that_the_stores_contains(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_saved_manifest_that_the_stores_manifest_contains_is_sound(
+    store: BlockingMemoryStore, data_dir: Path
+) -> None:
     assert local(store, data_dir) == []
     saved = data_dir / "flights-1" / "tiered-manifest.json"
     now = manifest_of(store)

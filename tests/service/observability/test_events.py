@@ -69,7 +69,7 @@ def admin(node: Node) -> AdminClient:
     return AdminClient({"bootstrap.servers": node.kafka, "log_level": 2})
 
 
-def test_a_start(node: Node, log: Log) -> None:
+def test_a_start_is_logged(node: Node, log: Log) -> None:
     starting = log.wait("node.starting", pid=node.pid)
     assert (starting["node_id"], starting["store"], starting["settings"]) == (1, node.store, 1)
     assert log.wait("recovery.finished")["partitions"] == 0
@@ -80,7 +80,7 @@ def test_a_start(node: Node, log: Log) -> None:
     assert not [line for line in node.output().splitlines() if not line.startswith("{")], "every line is a JSON object"
 
 
-def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: AdminClient) -> None:
+def test_a_topic_is_logged_from_its_creation_to_the_bucket(node: Node, log: Log, admin: AdminClient) -> None:
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result()
     created = log.wait("topic.created", topic=TOPIC)
     assert (created["partitions"], created["replication_factor"]) == (1, 1)
@@ -102,7 +102,7 @@ def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: Admi
     assert node.output().count("\n") < said + 20, "no event per request; one or two segments may still be in progress"
 
 
-def test_changes_by_an_administrator(node: Node, log: Log, admin: AdminClient) -> None:
+def test_changes_by_an_administrator_are_logged(node: Node, log: Log, admin: AdminClient) -> None:
     admin.create_partitions([NewPartitions(TOPIC, 2)])[TOPIC].result()
     assert log.wait("topic.partitions_added", topic=TOPIC)["partitions"] == 2
     alter(admin, ResourceType.TOPIC, TOPIC, "retention.ms", "-1")
@@ -128,7 +128,7 @@ def test_a_password_is_never_printed(node: Node, log: Log, admin: AdminClient) -
     assert "hunter2" not in node.output()
 
 
-def test_a_level_changed_live(node: Node, log: Log, admin: AdminClient) -> None:
+def test_a_loggers_level_is_changed_at_run_time(node: Node, log: Log, admin: AdminClient) -> None:
     logger = "service.broker.api.topic_service"
     alter_configs(
         node.kafka, ResourceKind.BROKER_LOGGER, "1", [ConfigChange(logger, SET, "ERROR")], validate_only=False
@@ -141,7 +141,7 @@ def test_a_level_changed_live(node: Node, log: Log, admin: AdminClient) -> None:
     assert not log.of("topic.created", topic="quiet")
 
 
-def test_an_invalid_frame(node: Node, log: Log) -> None:
+def test_an_invalid_frame_is_logged(node: Node, log: Log) -> None:
     with connect(node) as sock:
         sock.sendall(struct.pack(">i", -5))
         assert sock.recv(1) == b""
@@ -150,7 +150,7 @@ def test_an_invalid_frame(node: Node, log: Log) -> None:
     assert log.wait("connection.closed", client=client)["reason"]
 
 
-def test_connections_beyond_the_bound(node: Node, log: Log) -> None:
+def test_connections_beyond_the_bound_are_logged(node: Node, log: Log) -> None:
     held = [connect(node) for _ in range(21)]
     try:
         assert log.wait("connection.refused")["bound"] == "max.connections.per.ip"
@@ -159,7 +159,7 @@ def test_connections_beyond_the_bound(node: Node, log: Log) -> None:
             sock.close()
 
 
-def test_the_end_of_a_topic_and_of_the_node(node: Node, log: Log, admin: AdminClient) -> None:
+def test_the_end_of_a_topic_and_of_the_node_is_logged(node: Node, log: Log, admin: AdminClient) -> None:
     wait_until(lambda: _deleted(admin), "the connections of before have left")
     assert log.wait("topic.deleted", topic=TOPIC)["partitions"] == 2
     assert log.wait("topic.deleted_in_store", topic=TOPIC)["topic_id"] == log.of("topic.deleted")[0]["topic_id"]

@@ -46,7 +46,7 @@ def test_label_values_are_read_as_they_were(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "written"), [(3, "3"), (0.5, "0.5"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN")]
 )
-def test_numbers(value: float, written: str) -> None:
+def test_numbers_have_the_form_that_prometheus_reads(value: float, written: str) -> None:
     assert number(value) == written
 
 

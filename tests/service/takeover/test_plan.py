@@ -90,7 +90,7 @@ def told(found: Inventory) -> tuple[list[TopicId], list[TopicId]]:
         (gone(A), seen(B, manifests={A: [0], B: [0]}), [B], [A]),
     ],
 )
-def test_the_meaning_of_a_key(
+def test_topic_ids_are_live_or_deleted_as_the_snapshot_and_the_bucket_show(
     snapshot: MetadataImage | None, topic: SeenTopic, live: list[TopicId], doomed: list[TopicId]
 ) -> None:
     assert told(inventory(snapshot, [topic])) == (live, doomed)

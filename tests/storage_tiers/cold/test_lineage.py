@@ -172,7 +172,7 @@ async def many_commits(tier: PartitionTier, count: int = RECENT_COMMITS + 3) -> 
 
 @pytest.mark.parametrize("segments", [64, 2], ids=["in the manifest", "in pages"])
 @pytest.mark.parametrize("swept", [True, False], ids=["some forgotten", "nothing forgotten"])
-async def test_more_commits_than_a_manifest_remembers(
+async def test_a_manifest_that_is_ahead_by_more_commits_than_it_remembers_is_accepted(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, segments: int, swept: bool
 ) -> None:
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=segments):
@@ -196,7 +196,7 @@ async def test_more_commits_than_a_manifest_remembers(
 
 
 @pytest.mark.parametrize("segments", [64, 2], ids=["in the manifest", "in pages"])
-async def test_a_second_history_of_more_commits_than_a_manifest_remembers(
+async def test_a_second_history_of_more_commits_than_a_manifest_remembers_is_refused(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, segments: int
 ) -> None:
     """The bucket is restored, and a process without a digest commits other records, up to and past the same end."""

@@ -317,7 +317,7 @@ async def test_orphans_are_tombstoned_before_they_are_deleted(
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key]
 
 
-async def test_more_orphans_than_one_commit_may_tombstone(
+async def test_more_orphans_than_one_commit_may_tombstone_are_all_swept(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock
 ) -> None:
     keys = [IDS.segment_key(base, 1, f"{base:032x}") for base in range(150)]

@@ -445,7 +445,7 @@ async def simulate(seed: int, directory: Path) -> Simulation:
     return simulation
 
 
-async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
+async def test_the_invariants_hold_with_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
     fenced = acknowledged = commits = strayed = blocked = replaced = 0
     for seed in range(16):
         ran = await simulate(seed, tmp_path)
@@ -463,7 +463,7 @@ async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(1000, 1200, 50))
-async def test_many_more_schedules(tmp_path: Path, first: int) -> None:
+async def test_the_invariants_hold_in_many_more_schedules(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 50):
         await simulate(seed, tmp_path)
 

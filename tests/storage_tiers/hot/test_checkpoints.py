@@ -117,7 +117,7 @@ def test_partitions_are_listed_and_strays_and_deleted_ones_are_set_aside(tmp_pat
     opened.close()
 
 
-def test_names() -> None:
+def test_names_of_partition_directories_are_parsed() -> None:
     assert parse_partition("a-b-12") == ("a-b", 12)
     assert parse_partition("a-b") is None
     name = removal_name(TopicPartition("t" * 249, 10), bytes(16), "-delete")

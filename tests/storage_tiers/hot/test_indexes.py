@@ -33,7 +33,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.sets(st.integers(0, 3000), max_size=40), st.lists(st.integers(-5, 3010), min_size=1, max_size=20))
-def test_offsets_in_memory_and_on_disk(scratch: Path, relative: set[int], asked: list[int]) -> None:
+def test_offsets_are_found_in_memory_and_on_disk_alike(scratch: Path, relative: set[int], asked: list[int]) -> None:
     index = OffsetIndex(BASE)
     entries = [(offset, 100 * number) for number, offset in enumerate(sorted(relative), 1)]
     for offset, position in entries:
@@ -51,7 +51,7 @@ def test_offsets_in_memory_and_on_disk(scratch: Path, relative: set[int], asked:
 
 
 @given(st.lists(st.integers(0, 500), max_size=40), st.lists(st.integers(-1, 510), min_size=1, max_size=20))
-def test_times_in_memory_and_on_disk(scratch: Path, timestamps: list[int], asked: list[int]) -> None:
+def test_times_are_found_in_memory_and_on_disk_alike(scratch: Path, timestamps: list[int], asked: list[int]) -> None:
     index = TimeIndex(BASE)
     kept: list[tuple[int, int]] = []
     for offset, timestamp in enumerate(timestamps, BASE):
@@ -103,7 +103,7 @@ def test_a_fetch_finds_no_aborted_transactions_in_a_damaged_or_missing_index(tmp
         list(read_transactions_since(str(path), 0))
 
 
-def test_truncation(tmp_path: Path) -> None:
+def test_truncated_indexes_keep_the_entries_below_the_position(tmp_path: Path) -> None:
     offsets, times = OffsetIndex(0), TimeIndex(0)
     for number in range(1, 6):
         offsets.append(number * 10, number * 100)

@@ -25,7 +25,7 @@ HISTORY = (EpochEntry(2, 6), EpochEntry(4, 11), EpochEntry(5, 20))
         (6, (-1, -1)),
     ],
 )
-def test_the_end_offset_of_an_epoch(epoch: int, answer: tuple[int, int]) -> None:
+def test_the_end_offset_of_an_epoch_is_found(epoch: int, answer: tuple[int, int]) -> None:
     assert LeaderEpochs(HISTORY).end_offset_for(epoch, 31) == answer
 
 
@@ -37,7 +37,7 @@ def test_nothing_is_known_of_an_empty_history() -> None:
 @pytest.mark.parametrize(
     ("offset", "epoch"), [(0, -1), (5, -1), (6, 2), (10, 2), (11, 4), (19, 4), (20, 5), (1_000_000, 5)]
 )
-def test_which_epoch_an_offset_is_of(offset: int, epoch: int) -> None:
+def test_the_epoch_of_an_offset_is_found(offset: int, epoch: int) -> None:
     assert LeaderEpochs(HISTORY).epoch_at(offset) == epoch
 
 

@@ -249,7 +249,7 @@ def test_log_append_time_is_every_records(tmp_path: Path) -> None:
     assert log.max_timestamp() == (START_MS + 10, 2, 0)
 
 
-def test_records_without_timestamps(tmp_path: Path) -> None:
+def test_records_without_timestamps_are_not_found_by_time(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.max_timestamp() is None and log.offset_for_timestamp(0) is None
     append(log, batch_of(2, timestamps=[-1, -1]))
@@ -370,7 +370,7 @@ def test_offload_sources_end_at_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 2, 30, 64, 119, 120])
-def test_producer_state_at_any_batch(tmp_path: Path, offset: int) -> None:
+def test_the_producer_state_at_any_batch_is_that_of_the_batches_below(tmp_path: Path, offset: int) -> None:
     log = open_log(tmp_path, settings=SMALL)
     expected = ProducerStateManager()
     for number in range(120):
@@ -383,7 +383,7 @@ def test_producer_state_at_any_batch(tmp_path: Path, offset: int) -> None:
     assert open_log(tmp_path, settings=SMALL, clean=True).reader.state_at(offset) == expected.state()
 
 
-def test_aborted_transactions_overlapping_a_range(tmp_path: Path) -> None:
+def test_aborted_transactions_that_overlap_a_range_are_found(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SMALL)
     entries = []
     for number in range(12):

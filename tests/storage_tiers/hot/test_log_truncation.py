@@ -26,7 +26,7 @@ from tests.storage_tiers.hot.support import (
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 33, 34, 80, 81, 118, 119, 120, 500])
 @pytest.mark.parametrize("flushed", [False, True])
-def test_truncation(tmp_path: Path, offset: int, flushed: bool) -> None:
+def test_a_truncated_log_keeps_the_batches_below_the_offset(tmp_path: Path, offset: int, flushed: bool) -> None:
     log, content = filled(tmp_path, 60)
     if flushed:
         log.flush()

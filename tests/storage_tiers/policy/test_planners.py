@@ -229,7 +229,7 @@ class TestEviction:
         assert self.plan(hot, 19, retention_ms=HOUR) == [Evict(0, Reason.AGE)]
         assert [gone.base for gone in self.plan(hot, 30, retention_ms=HOUR)] == [0, 10], "never the active segment"
 
-    def test_size(self) -> None:
+    def test_segments_beyond_the_local_retention_size_are_evicted(self) -> None:
         hot = segments(10, 20, 30, 40)
         assert self.plan(hot, 40, retention_bytes=250) == [Evict(0, Reason.SIZE)]
         assert self.plan(hot, 40) == []
@@ -270,6 +270,6 @@ class TestOrphans:
         listed = [ObjectInfo(name, 1, "", at) for name, at in (("a", 10), ("b", 20), ("c", 10))]
         assert orphans(listed, {"c"}, 110, 100) == ["a"]
 
-    def test_uploads_without_an_end(self) -> None:
+    def test_uploads_older_than_the_grace_are_abandoned(self) -> None:
         uploads = [UnfinishedUpload("a", "1", 10), UnfinishedUpload("b", "2", 11)]
         assert abandoned(uploads, 110, 100) == uploads[:1]

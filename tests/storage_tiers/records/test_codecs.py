@@ -21,7 +21,7 @@ COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
 @settings(deadline=None, max_examples=60)
 @given(codecs, st.binary(max_size=2000), st.integers(1, 100))
-def test_round_trip(codec: Codec, seed: bytes, times: int) -> None:
+def test_compressed_data_is_decompressed_as_it_was(codec: Codec, seed: bytes, times: int) -> None:
     payload = seed * times
     assert decompress(codec, compress(codec, payload), max_bytes=len(payload)) == payload
 

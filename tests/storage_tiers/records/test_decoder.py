@@ -90,7 +90,7 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
         decode_batch(batch, verify=False)
 
 
-def test_control_batches_that_end_no_transaction() -> None:
+def test_control_batches_that_end_no_transaction_are_no_markers() -> None:
     marker = bytearray(vectors.COMMIT)
     key_type = marker.index(b"\x00\x00\x00\x01\x0c") + 2
     struct.pack_into(">h", marker, key_type, 2)  # LEADER_CHANGE

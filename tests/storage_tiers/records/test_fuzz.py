@@ -50,7 +50,7 @@ def mutated(batch: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(len(SEEDS)))
-def test_mutated_batches(seed: int) -> None:
+def test_mutated_batches_are_refused_or_decoded_soundly(seed: int) -> None:
     chance = random.Random(seed)
     accepted = 0
     for _ in range(ROUNDS):
@@ -75,7 +75,7 @@ def test_mutated_batches(seed: int) -> None:
     assert accepted or read_header(SEEDS[seed]).control
 
 
-def test_random_bytes() -> None:
+def test_random_bytes_are_no_valid_batch() -> None:
     chance = random.Random(7)
     for _ in range(3000):
         raw = chance.randbytes(chance.randrange(200))

@@ -33,7 +33,7 @@ def test_the_crc_of_a_dumped_batch_is_reproduced(number: int, timestamp: int, cr
         (NewRecord(None, b"hello", [("key", b"hello")]), 100, 100, 24),
     ],
 )
-def test_sizes_of_single_records(record: NewRecord, offset_delta: int, timestamp_delta: int, size: int) -> None:
+def test_single_records_have_known_sizes(record: NewRecord, offset_delta: int, timestamp_delta: int, size: int) -> None:
     assert len(encode_record(record, offset_delta, timestamp_delta)) == size
 
 

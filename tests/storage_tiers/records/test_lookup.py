@@ -16,7 +16,7 @@ STAMPS = (50, 20, 70, 60, 70)
 @pytest.mark.parametrize(
     ("target", "found"), [(-1, (50, 0)), (50, (50, 0)), (51, (70, 2)), (70, (70, 2)), (71, None), (2**63 - 1, None)]
 )
-def test_the_first_record_at_or_after(codec: Codec, target: int, found: tuple[int, int] | None) -> None:
+def test_the_first_record_at_or_after_a_time_is_found(codec: Codec, target: int, found: tuple[int, int] | None) -> None:
     batch = build_batch(
         [NewRecord(None, b"v", timestamp=at) for at in STAMPS], base_offset=1000, leader_epoch=6, codec=codec
     )

@@ -26,13 +26,13 @@ from storage_tiers.records.varint import decode_varint, decode_varlong, encode
         (-(2**63), "ffffffffffffffffff01"),
     ],
 )
-def test_known_encodings(number: int, encoded: str) -> None:
+def test_known_encodings_are_written_and_read(number: int, encoded: str) -> None:
     assert encode(number).hex() == encoded
     assert decode_varlong(bytes.fromhex(encoded), 0) == (number, len(encoded) // 2)
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=3))
-def test_round_trip(number: int, around: bytes) -> None:
+def test_a_written_number_is_read_back(number: int, around: bytes) -> None:
     encoded = around + encode(number) + around
     end = len(encoded) - len(around)
     assert decode_varlong(encoded, len(around)) == (number, end)

@@ -51,7 +51,7 @@ def test_this_run_has_a_compiled_walker() -> None:
 # --- records ----------------------------------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=100)
 @given(record_lists)
-def test_sound_records_and_their_timestamps(records: list[NewRecord]) -> None:
+def test_sound_records_pass_and_their_timestamps_are_found(records: list[NewRecord]) -> None:
     batch = build_batch(records)
     deltas = [record.timestamp - records[0].timestamp for record in records]
     highest = max(deltas)
@@ -142,7 +142,7 @@ def test_any_bytes_are_safe_to_walk(payload: bytes, count: int, null_keys: bool,
     ["feffffff0f", "ffffffff0f", "ffffffff1f", "8080808080", "80", "feffffffffffffffff01", "ffffffffffffffffff01"],
 )
 @pytest.mark.parametrize("place", range(7))
-def test_extreme_numbers_in_every_place(field: str, place: int) -> None:
+def test_extreme_numbers_in_every_place_are_safe(field: str, place: int) -> None:
     """The widest varints as length, timestamp delta, offset delta, key, value, header count and header name."""
     body = [b"\x00", b"\x00", b"\x02", b"\x02", b"\x02", b"\x00"]
     raw = bytes.fromhex(field)

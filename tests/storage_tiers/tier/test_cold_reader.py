@@ -184,7 +184,7 @@ async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
         assert taken(await read(b.reader(), manifest, 5, log_start=5)) == batch(0, 10)
 
 
-async def test_aborted_transactions_of_the_answer(tmp_path: Path) -> None:
+async def test_an_answer_has_the_aborted_transactions_that_overlap_it(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         early, late = AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 5, 9, 10)
         manifest = await b.offload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
@@ -394,7 +394,7 @@ async def test_a_missing_object_that_the_newest_manifest_names_is_an_error(tmp_p
             await found.waiter
 
 
-async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
+async def test_timestamps_that_do_not_rise_are_looked_up_exactly(tmp_path: Path) -> None:
     stamps = [50, 10, 70, 20, 70, 5, 90, 60, 15, 80]
     async with broker(tmp_path) as b:
         for base in (0, 5):
@@ -412,7 +412,7 @@ async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
             assert await reader.max_timestamp(b.manifest, log_start=start) == expected
 
 
-async def test_timestamps_inside_a_batch_that_log_start_cuts(tmp_path: Path) -> None:
+async def test_timestamps_inside_a_batch_that_log_start_cuts_are_looked_up_exactly(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
         reader = b.reader()

@@ -215,7 +215,7 @@ async def test_questions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
-async def test_the_life_of_a_partition(tmp_path: Path) -> None:
+async def test_through_the_client_a_partition_is_offloaded_expired_swept_and_deleted(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.client.ask(Probe("probes/"))
         assert await b.client.ask(ReadCluster(IDS.cluster_id)) is None
@@ -255,7 +255,7 @@ async def test_an_extension_by_another_writer_shows_where_the_next_begins(tmp_pa
         assert await b.client.ask(Extend(IDS, WRITER, job)) == manifest
 
 
-async def test_topic_files(tmp_path: Path) -> None:
+async def test_topic_files_are_published_read_and_marked_deleted(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         topic = TopicState(IDS.cluster_id, "t", TOPIC_ID, State.LIVE, 3, 1, {"retention.ms": "-1"})
         assert await b.client.ask(ReadTopic(IDS.cluster_id, "t")) is None

@@ -49,7 +49,7 @@ def running(process_id: int) -> bool:
     return True
 
 
-async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
+async def test_segments_reach_a_store_and_return_through_the_real_process(tmp_path: Path) -> None:
     location, _ = await stored(tmp_path)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         assert b.client.process_id is None
@@ -293,7 +293,7 @@ async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) -> None:
+async def test_segments_reach_s3_and_return_through_the_real_process(tmp_path: Path, versitygw: S3Server) -> None:
     """Multipart uploads, ranged reads and commits over aiobotocore, which this process does not load."""
     location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:

@@ -25,7 +25,7 @@ from storage_tiers.files import OsFiles
         ("s3://my.logs.2026/ä b", "my.logs.2026", "ä b"),
     ],
 )
-def test_buckets(url: str, bucket: str, prefix: str) -> None:
+def test_urls_of_buckets_are_parsed(url: str, bucket: str, prefix: str) -> None:
     location = StoreLocation.parse(url, endpoint="http://127.0.0.1:9000", region="eu-west-1")
     assert (location.scheme, location.bucket, location.prefix) == ("s3", bucket, prefix)
     assert (location.url, location.endpoint, location.region) == (url, "http://127.0.0.1:9000", "eu-west-1")
@@ -42,7 +42,7 @@ def test_buckets(url: str, bucket: str, prefix: str) -> None:
         ("./a:b", f"{Path.cwd()}/a:b"),
     ],
 )
-def test_directories(url: str, path: str) -> None:
+def test_urls_of_directories_are_parsed(url: str, path: str) -> None:
     location = StoreLocation.parse(url)
     assert (location.scheme, location.path, location.bucket) == ("file", path, "")
 

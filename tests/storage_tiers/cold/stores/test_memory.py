@@ -53,7 +53,7 @@ async def test_a_cancelled_upload_leaves_nothing() -> None:
     assert [info async for info in store.list("")] == []
 
 
-async def test_keys_created_and_deleted_during_a_listing() -> None:
+async def test_a_listing_shows_keys_created_ahead_of_it_and_no_deleted_ones() -> None:
     store = MemoryStore(ManualClock())
     for key in ("a", "c", "e"):
         await store.put(key, b"")
