@@ -219,8 +219,9 @@ STORE_ROWS = (
     ),
     row(
         "or see what `tidelog cold repair …` can prove",
-        BROKER + "background/test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
-        BROKER + "background/test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
+        BROKER
+        + "background/test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts_blocks_its_partition",
+        BROKER + "background/test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs_is_noticed",
         BROKER + "background/test_store_lineage.py::test_a_manifest_of_another_partition_is_ignored",
         COLD + "test_repair.py::test_a_repair_restores_everything_and_the_partition_continues",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",

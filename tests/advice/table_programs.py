@@ -165,7 +165,7 @@ SPARK_ROWS = (
     row(
         "^(name (the topics|each topic) with topics|no broker is needed; name)",
         SPARK + "test_options.py::test_unknown_options_are_named_with_the_known_ones",
-        SPARK + "test_options.py::test_all_options_under_any_case",
+        SPARK + "test_options.py::test_options_have_no_case",
     ),
     row(
         "read a bucket or a directory",
@@ -188,7 +188,7 @@ SPARK_ROWS = (
         SPARK + "test_reading.py::test_a_range_swept_since_the_plan_is_an_error",
         SPARK + "test_reading.py::test_a_range_rewritten_and_swept_since_the_plan_is_an_error",
     ),
-    row("choose offsets, times and columns", SPARK + "test_tables.py::test_columns_and_ranges"),
+    row("choose offsets, times and columns", SPARK + "test_tables.py::test_chosen_columns_of_a_range_are_read"),
     row(
         "set it to the brokers' store",
         "tests/lambdas/test_verify_commit.py::test_the_error_names_the_missing_settings",

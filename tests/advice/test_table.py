@@ -73,5 +73,5 @@ def test_errors_that_advise_a_retry_are_retriable() -> None:
         ("its copy is there", False),
     ],
 )
-def test_the_recognised_forms_of_advice(text: str, advises: bool) -> None:
+def test_advice_is_recognised_by_its_words(text: str, advises: bool) -> None:
     assert gives_advice(text) == advises

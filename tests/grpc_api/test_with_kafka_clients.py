@@ -150,7 +150,7 @@ def gateway_over(node: Node, port: int) -> Iterator[None]:
         thread.join()
 
 
-def test_kafka_clients_through_a_gateway_in_another_process_than_the_core(tmp_path: Path) -> None:
+def test_kafka_clients_are_served_by_a_gateway_in_another_process_than_the_core(tmp_path: Path) -> None:
     port = free_port()
     with (
         Node(tmp_path, flags=["--advertised-listeners", f"PLAINTEXT://127.0.0.1:{port}"]) as node,

@@ -100,7 +100,7 @@ def test_a_buffer_grows_in_place_unless_it_is_viewed(is_looked_at: bool) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_frames_of_all_sizes_in_pieces_of_all_sizes(seed: int) -> None:
+def test_frames_of_all_sizes_are_read_from_pieces_of_all_sizes(seed: int) -> None:
     chance = random.Random(seed)
     bodies = [chance.randbytes(chance.choice((0, 9, 700, LARGE_FRAME, 70_000, KEPT_BUFFER + 5))) for _ in range(40)]
     stream = b"".join(frame(PRODUCE, place, body) for place, body in enumerate(bodies))

@@ -46,7 +46,7 @@ def test_any_chunks_give_the_same_batches(sizes: list[int]) -> None:
         assert [batch.position for batch in run.batches] == [position for position, _ in headers(run.data)]
 
 
-def test_a_batch_larger_than_many_chunks() -> None:
+def test_a_batch_larger_than_many_chunks_is_read_whole() -> None:
     data = build_batch([record(0, value_bytes=100_000)], leader_epoch=1)
     segment = replace(segment_of(IDS, 0, 1, 1, size=len(data)), records=1)
     (run,) = runs(ScanPiece(segment, 0, len(data), 0, 1, 0, 1), chunks(data, [1000] * 99))

@@ -49,7 +49,7 @@ def test_a_plan_lists_the_offsets_to_read_of_each_partition(memory_bucket: Bucke
     )
 
 
-def test_an_empty_bucket(memory_bucket: Bucket) -> None:
+def test_an_empty_bucket_is_refused(memory_bucket: Bucket) -> None:
     memory_bucket.store.delete([f"{CLUSTER}/cluster.json"])
     assert "holds no tidelog cluster" in refusal(memory_bucket)
     assert "holds no tidelog cluster" in refusal(memory_bucket, clusterId=CLUSTER)
@@ -86,12 +86,12 @@ def test_a_topic_that_is_not_there_lists_those_that_are(memory_bucket: Bucket) -
     assert "cannot read topic 'a/b'" in refusal(memory_bucket, "a/b")
 
 
-def test_a_deleted_topic(memory_bucket: Bucket) -> None:
+def test_a_deleted_topic_is_refused(memory_bucket: Bucket) -> None:
     memory_bucket.publish("a", 1, state=State.DELETED)
     assert f"topic a (topic id {topic_id_of('a')}) was deleted" in refusal(memory_bucket)
 
 
-def test_a_partition_deleted_during_the_query(memory_bucket: Bucket) -> None:
+def test_a_partition_deleted_during_the_query_is_an_error(memory_bucket: Bucket) -> None:
     memory_bucket.publish("a", 1)
     memory_bucket.extend("a", numbered(0, 5))
     asyncio.run(memory_bucket.tier("a").delete_partition())

@@ -28,7 +28,7 @@ def test_options_have_their_defaults() -> None:
     assert parse().max_bytes == 64 << 20
 
 
-def test_all_options_under_any_case() -> None:
+def test_options_have_no_case() -> None:
     found = parse_options(
         {
             "STORE": "s3://logs/live",

@@ -114,7 +114,7 @@ OFFSET, PARTITION, TIMESTAMP = ("offset",), ("partition",), ("timestamp",)
         ((StringStartsWith(("topic",), "b"), EqualNullSafe(OFFSET, None)), [(0, 0, 100), (0, 100, 200), (1, 0, 50)]),
     ],
 )
-def test_the_planned_segments_and_pages(
+def test_only_wanted_segments_and_pages_are_planned(
     bucket: Bucket, tmp_path: Path, filters: tuple[Filter, ...], read: list[tuple[int, int, int]]
 ) -> None:
     bucket.publish("a", 2)

@@ -87,7 +87,7 @@ def test_nulls_headers_and_timestamps_are_returned(bucket: Bucket, store: Path) 
     assert [row["timestampType"] for row in rows] == [0, 0, 0, 0, 1, 1]
 
 
-def test_pruned_columns_in_any_order(bucket: Bucket, store: Path) -> None:
+def test_pruned_columns_are_returned_in_the_wanted_order(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 3))
     wanted = StructType([StructField("offset", LongType()), StructField("key", BinaryType())])
     assert [tuple(row.items()) for row in read(options(store, "a"), wanted)] == [
@@ -110,7 +110,7 @@ def test_batches_are_valid_arrow_of_the_exact_schema(bucket: Bucket, store: Path
     assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(20_002))
 
 
-def test_several_topics_and_partitions(bucket: Bucket, store: Path) -> None:
+def test_several_topics_and_partitions_are_read(bucket: Bucket, store: Path) -> None:
     bucket.publish("b", 3)
     bucket.extend("a", numbered(0, 5))
     bucket.extend("b", numbered(0, 4), partition=0)
@@ -130,7 +130,7 @@ def test_an_empty_range_gives_no_rows(bucket: Bucket, store: Path) -> None:
     assert list(reader.read(InputPartition(None))) == []  # Spark's task for an empty plan
 
 
-def test_many_ranges_spilled_to_pages(bucket: Bucket, store: Path) -> None:
+def test_many_ranges_spilled_to_pages_are_read(bucket: Bucket, store: Path) -> None:
     for base in range(0, 400, 4):
         manifest = bucket.extend("a", numbered(base, 4))
     assert manifest.live_pages
@@ -213,7 +213,7 @@ def test_times_are_exact_offsets(timed: Path, start: int, end: int) -> None:
     assert read_offsets(timed, startingTimestamp=first, endingTimestamp=last) == list(range(start, end))
 
 
-def test_times_before_and_after_everything(timed: Path) -> None:
+def test_times_before_and_after_all_records_choose_all_or_none(timed: Path) -> None:
     assert read_offsets(timed, startingTimestamp="0") == list(range(6000))
     assert read_offsets(timed, endingTimestamp="0") == []
     assert read_offsets(timed, startingTimestamp=at(6000)) == []
@@ -309,7 +309,7 @@ def test_ranges_that_begin_inside_a_transaction(transactional: Path, start: int)
     assert found == [offset for offset in COMMITTED if offset >= start]
 
 
-def test_aborted_transactions_across_chunks_of_one_range(bucket: Bucket, store: Path) -> None:
+def test_transactions_aborted_across_chunks_of_one_range_are_not_read(bucket: Bucket, store: Path) -> None:
     """With several MiB between first record and marker, each run of batches must still apply the abort."""
     data = b"".join(
         (numbered(offset, 100, value_bytes=5000) if offset % 200 else of_producer_large(offset))

@@ -105,7 +105,7 @@ def test_a_schema_prunes_columns(spark: SparkSession, bucket: Bucket, store: Pat
     )
 
 
-def test_ranges_by_offset_and_time_in_small_splits(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+def test_ranges_by_offset_and_time_are_read_in_small_splits(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 3000, per_batch=20, value_bytes=200))
     by_offset = load(
         spark,
@@ -169,7 +169,7 @@ PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("option", [False, True])
-def test_pushdown_by_option_and_conf(
+def test_filters_prune_only_with_the_option_and_the_conf(
     spark: SparkSession,
     bucket: Bucket,
     store: Path,
@@ -213,7 +213,9 @@ def test_a_pruned_plan_is_for_one_query(spark: SparkSession, bucket: Bucket, sto
         assert load(spark, store, pushdown="true").count() == 200
 
 
-def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+def test_a_topic_is_read_as_of_a_commit_while_its_objects_exist(
+    spark: SparkSession, bucket: Bucket, store: Path
+) -> None:
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(100, 100))
     asked = '{"a": {"0": 1, "1": 0}}'
@@ -317,7 +319,7 @@ def test_denied_access_is_one_sentence(
 
 
 @pytest.mark.s3
-def test_s3_by_endpoint_and_the_standard_chain(
+def test_s3_is_read_by_endpoint_and_the_standard_chain(
     spark: SparkSession, s3_server: S3Server, s3_bucket: Bucket, tmp_path: Path
 ) -> None:
     s3_bucket.extend("a", numbered(0, 2000, value_bytes=3000))  # 6 MiB

@@ -32,7 +32,7 @@ def test_the_arrow_schema_is_exact() -> None:
     )
 
 
-def test_any_columns_in_any_order_and_nullability() -> None:
+def test_a_schema_may_have_any_columns_in_any_order_and_nullability() -> None:
     wanted = StructType([StructField("offset", LongType(), nullable=False), StructField("key", BinaryType())])
     assert checked(wanted) is wanted
     assert spark_arrow_schema(wanted) == pa.schema(

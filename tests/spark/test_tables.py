@@ -45,7 +45,7 @@ def test_the_rows_are_sparks(store: Path) -> None:
     assert pa.table(found).num_rows == 3021  # through Arrow's C stream interface
 
 
-def test_columns_and_ranges(store: Path) -> None:
+def test_chosen_columns_of_a_range_are_read(store: Path) -> None:
     found = pyspark_tidelog.tables(
         ["offset", "partition"], **options(store, "a", startingOffsets='{"a": {"0": 2999, "1": 18}}')
     )
@@ -79,7 +79,7 @@ def test_nothing_there_is_an_empty_table(tmp_path: Path, bucket: Bucket) -> None
         (["key", "key"], "a column is missing, or named twice"),
     ],
 )
-def test_wrong_columns(store: Path, columns: list[str], says: str) -> None:
+def test_wrong_columns_are_refused(store: Path, columns: list[str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         pyspark_tidelog.tables(columns, **options(store, "a"))
 

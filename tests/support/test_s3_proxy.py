@@ -34,7 +34,7 @@ def proxy(moto: S3Server) -> Iterator[S3Proxy]:
 
 
 @pytest.mark.parametrize(("action", "left"), [(kill_before, 1), (kill_after, 2)])
-def test_killing_at_the_second_request(
+def test_a_client_is_killed_before_or_after_its_second_request(
     moto: S3Server, proxy: S3Proxy, action: Callable[[int], Action], left: int
 ) -> None:
     prefix = f"killed-{left}"

@@ -42,7 +42,7 @@ def test_any_records_are_those_of_the_plain_decoder(batches: list[tuple[list[New
     assert list(messages("t", 3, data, start, ())) == plain(data, start, [])
 
 
-def test_more_records_than_one_turn_decodes() -> None:
+def test_a_batch_of_more_records_than_one_turn_decodes_is_decoded_whole() -> None:
     records = [NewRecord(b"%d" % number, None, (), number) for number in range(3 * ROWS_A_TURN + 5)]
     data = build_batch(records, codec=Codec.LZ4)
 

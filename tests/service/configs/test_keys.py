@@ -134,7 +134,7 @@ def test_a_registry_names_no_key_twice() -> None:
         assert names == sorted(set(names))
 
 
-def test_differences_tell_kafkas_default_and_ours() -> None:
+def test_each_difference_has_kafkas_default_and_ours() -> None:
     with_store = Resolver({}, node_id=1, has_store=True)
     for difference in DIFFERENCES:
         key = TOPIC_KEYS.find(difference.key) or BROKER_KEYS.get(difference.key)

@@ -27,7 +27,7 @@ TOLD = "INSIDE://tidelog.pods:9092,OUTSIDE://logs.example.com:443"
 MAP = "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
 
 
-def test_two_listeners() -> None:
+def test_two_listeners_are_parsed_with_their_advertised_addresses() -> None:
     assert parse_listeners(TWO, TOLD, MAP) == Listeners(
         (Endpoint("INSIDE", "", 9092), Endpoint("OUTSIDE", "0.0.0.0", 9192)),
         (Endpoint("INSIDE", "tidelog.pods", 9092), Endpoint("OUTSIDE", "logs.example.com", 443)),

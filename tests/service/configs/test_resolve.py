@@ -63,7 +63,7 @@ def test_topic_before_broker_before_every_broker_before_static_before_default() 
         ({"log.retention.ms": "-1"}, -1),
     ],
 )
-def test_units_of_retention(static: Mapping[str, str], retention_ms: int) -> None:
+def test_retention_is_set_in_any_of_its_units(static: Mapping[str, str], retention_ms: int) -> None:
     node = Resolver(check_static(static), node_id=1, has_store=False)
     assert node.log_settings(EMPTY, "z").retention_ms == retention_ms
 
@@ -129,7 +129,9 @@ def test_with_a_store_topics_are_tiered_and_keep_an_hour_locally() -> None:
     ("local", "whole", "expected"),
     [("-2", "5000", 5000), ("-2", "-1", -1), ("-1", "-1", -1), ("1000", "-1", 1000), ("1000", "5000", 1000)],
 )
-def test_local_retention_in_plain_values(local: str, whole: str, expected: int) -> None:
+def test_local_retention_that_refers_to_the_total_retention_has_its_value(
+    local: str, whole: str, expected: int
+) -> None:
     configs = {"local.retention.ms": local, "retention.ms": whole}
     image = EMPTY.apply_batch(
         TIERED.alter(EMPTY, Z, [ConfigAlteration(name, SET, value) for name, value in configs.items()])
@@ -195,7 +197,7 @@ def test_internal_topics_reach_the_bucket_sooner_by_default() -> None:
         ),
     ],
 )
-def test_describing_missing_resources(resource: Resource, error: type[LogError], message: str) -> None:
+def test_missing_resources_cannot_be_described(resource: Resource, error: type[LogError], message: str) -> None:
     with pytest.raises(error) as raised:
         ConfigDescriptions(NODE).describe(EMPTY, resource)
     assert str(raised.value) == message

@@ -77,7 +77,7 @@ WRITTEN = data(0), data(1, sequence=1), ended(2, ControlKind.ABORT)
 ABORTED = AbortedTransaction(PRODUCER, 0, 2, 3)
 
 
-def test_a_whole_history_proves_all_of_it() -> None:
+def test_a_whole_history_proves_the_producer_state_and_the_aborted_transactions() -> None:
     assert faults(state(*WRITTEN), (ABORTED,), *WRITTEN) == []
     assert "not in it" in faults(state(*WRITTEN), (), *WRITTEN)[0]
     assert "last offset is 0" in faults(state(WRITTEN[0], WRITTEN[2]), (ABORTED,), *WRITTEN)[0]

@@ -71,7 +71,7 @@ def rewrite_topic(store: BlockingMemoryStore, **fields: object) -> None:
 
 # --- manifests ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_manifest_that_is_missing(store: BlockingMemoryStore, quick: bool) -> None:
+def test_a_manifest_that_is_missing_is_found(store: BlockingMemoryStore, quick: bool) -> None:
     store.delete([MANIFEST])
     assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, MANIFEST)}
 
@@ -83,13 +83,13 @@ def test_a_first_offload_in_progress_is_not_damage(store: BlockingMemoryStore) -
     assert [finding.kind for finding in old.findings] == [FindingKind.NO_MANIFEST]
 
 
-def test_a_live_topics_manifest_that_says_deleted(store: BlockingMemoryStore) -> None:
+def test_a_live_topics_manifest_that_says_deleted_is_found(store: BlockingMemoryStore) -> None:
     gone = decode(store.get(ids_of(0, "gone", GONE).manifest_key).data)
     store.put(MANIFEST, encode(dataclasses.replace(gone, ids=ids_of(1))))
     assert (FindingKind.WRONG_TOPIC, MANIFEST) in found(store)
 
 
-def test_a_manifest_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
+def test_a_manifest_replaced_by_an_empty_one_is_found(store: BlockingMemoryStore) -> None:
     now = manifest_of(store)
     empty = dataclasses.replace(
         first_manifest(ids_of(1)),
@@ -104,7 +104,7 @@ def test_a_manifest_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None
 
 
 @pytest.mark.parametrize("behind", [2, 3, 4])
-def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
+def test_a_manifest_older_than_its_segments_is_found(store: BlockingMemoryStore, behind: int) -> None:
     """A bucket may be restored to yesterday's version: the manifest is whole, but newer segments exist beside it."""
 
     def older(manifest: Manifest) -> Manifest:
@@ -149,7 +149,7 @@ def pinned(store: BlockingMemoryStore) -> Removed:
     return item
 
 
-def test_a_pinned_segments_object_is_removed(store: BlockingMemoryStore) -> None:
+def test_a_removed_object_of_a_pinned_segment_is_found(store: BlockingMemoryStore) -> None:
     for key in pinned(store).keys:
         data = store.get(key).data
         store.delete([key])
@@ -157,7 +157,7 @@ def test_a_pinned_segments_object_is_removed(store: BlockingMemoryStore) -> None
         store.put(key, data)
 
 
-def test_a_pinned_segments_object_is_flipped(store: BlockingMemoryStore) -> None:
+def test_a_flipped_object_of_a_pinned_segment_is_found(store: BlockingMemoryStore) -> None:
     segment, sidecar = pinned(store).keys
     for key, kind in ((segment, FindingKind.FLIPPED), (sidecar, FindingKind.BAD_SIDECAR)):
         data = bytearray(store.get(key).data)
@@ -173,14 +173,14 @@ def test_removed_segments_without_a_pin_may_be_gone(store: BlockingMemoryStore) 
 
 
 @pytest.mark.parametrize("name", ["key", "sidecar"])
-def test_bytes_appended(store: BlockingMemoryStore, name: str) -> None:
+def test_bytes_appended_to_an_object_are_found(store: BlockingMemoryStore, name: str) -> None:
     for base in (40, 110):
         key = ids_of(1).prefix + segments(store)[base][name]
         store.put(key, store.get(key).data + b"x")
         assert (FindingKind.TRUNCATED, key) in found(store, quick=True)
 
 
-def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None:
+def test_a_missing_or_damaged_newest_sidecar_that_no_segment_names_is_found(store: BlockingMemoryStore) -> None:
     newest = manifest_of(store, 2).sidecar
     assert newest is not None and newest.alone
     data = store.get(newest.key).data
@@ -190,13 +190,13 @@ def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None
     assert found(store) >= {(FindingKind.BAD_SIDECAR, newest.key)}
 
 
-def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
+def test_a_missing_page_is_found(store: BlockingMemoryStore) -> None:
     for ref in manifest_of(store).pages:
         store.delete([ref.key])
     assert {(FindingKind.MISSING, ref.key) for ref in manifest_of(store).pages} <= found(store)
 
 
-def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
+def test_records_that_no_reader_can_decode_are_found(store: BlockingMemoryStore) -> None:
     """All checksums match: the batch's own, the sidecar's checks, the segment's."""
     for damage in (_garbage_payload, _wrong_count_inside):
         batches = [build_batch([plain(offset)], base_offset=offset, leader_epoch=1) for offset in range(10)]
@@ -245,7 +245,7 @@ def _wrong_count_inside(batch: bytes) -> bytes:
 
 
 # --- topics and clusters ----------------------------------------------------------------------------------------------
-def test_files_that_are_missing(store: BlockingMemoryStore) -> None:
+def test_missing_files_of_topics_and_clusters_are_found(store: BlockingMemoryStore) -> None:
     for key in (TOPIC, keys.cluster_key(CLUSTER)):
         data = store.get(key).data
         store.delete([key])
@@ -253,29 +253,29 @@ def test_files_that_are_missing(store: BlockingMemoryStore) -> None:
         store.put(key, data)
 
 
-def test_a_topics_file_of_another_id(store: BlockingMemoryStore) -> None:
+def test_a_topics_file_of_another_id_is_found(store: BlockingMemoryStore) -> None:
     rewrite_topic(store, topic_id=TopicId(b"another id of 16"))
     assert found(store) == {(FindingKind.WRONG_TOPIC, TOPIC)}
 
 
-def test_a_topics_file_of_another_topic(store: BlockingMemoryStore) -> None:
+def test_a_topics_file_of_another_topic_is_found(store: BlockingMemoryStore) -> None:
     other = TopicState(CLUSTER, "other", FLIGHTS, decode_topic(store.get(TOPIC).data, CLUSTER, "flights").state, 5, 5)
     store.put(TOPIC, encode_topic(other))
     assert found(store) == {(FindingKind.BAD_FILE, TOPIC)}
 
 
-def test_a_cluster_file_of_another_cluster(store: BlockingMemoryStore) -> None:
+def test_a_cluster_file_of_another_cluster_is_found(store: BlockingMemoryStore) -> None:
     key = keys.cluster_key(CLUSTER)
     store.put(key, document(stored(store, key) | {"cluster_id": "somebodyElsesCluster00"}))
     assert found(store) == {(FindingKind.BAD_FILE, key)}
 
 
-def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
+def test_a_topic_file_with_fewer_partitions_than_manifests_is_found(store: BlockingMemoryStore) -> None:
     rewrite_topic(store, partitions=4)
     assert found(store) == {(FindingKind.WRONG_TOPIC, TOPIC)}
 
 
-def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
+def test_a_readers_cursor_ahead_of_its_manifest_is_found(store: BlockingMemoryStore) -> None:
     """The cursor is right: the manifest was set back."""
     key = keys.key(keys.CursorKey(CLUSTER, "audit", "flights", FLIGHTS, 1))
     store.put(key, document(stored(store, key) | {"commit": 200}))
@@ -297,7 +297,7 @@ def test_damaged_files_of_a_commit_reader_are_found(store: BlockingMemoryStore) 
         store.put(info.key, data)
 
 
-def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> None:
+def test_a_damaged_snapshot_of_the_metadata_is_found(store: BlockingMemoryStore) -> None:
     key = keys.snapshot_key(CLUSTER, INCARNATION, 12, 3)
     data = store.get(key).data
     for at in range(len(data)):
@@ -317,7 +317,7 @@ def test_the_page_has_a_remedy_for_every_finding() -> None:
     assert [kind.name.lower() for kind in FindingKind if f"| `{kind.name.lower()}` |" not in text] == []
 
 
-def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path) -> None:
+def test_a_topic_that_does_not_exist_is_an_error_and_not_damage(store: BlockingMemoryStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="no topic 'flihgts'; it holds flights, gone"):
         check_bucket(store, FsckScope(topic="flihgts"), now_ms=NOW_MS)
     (tmp_path / "store").mkdir()
@@ -387,7 +387,7 @@ def test_a_saved_manifest_that_the_stores_manifest_contains_is_sound(
     assert local(store, data_dir) == []
 
 
-def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_saved_manifest_newer_than_the_stores_is_found(store: BlockingMemoryStore, data_dir: Path) -> None:
     now = manifest_of(store)
     saved = str(data_dir / "flights-1" / "tiered-manifest.json")
     rewrite(
@@ -400,7 +400,9 @@ def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
 
 
-def test_an_old_saved_manifest_with_swept_segments(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_segments_of_an_old_saved_manifest_must_be_live_or_removed_since(
+    store: BlockingMemoryStore, data_dir: Path
+) -> None:
     """The saved manifest's commit is older than any in `recent`: each of its segments must then be live or removed
     since."""
     now = manifest_of(store)
@@ -433,7 +435,7 @@ def test_a_compacted_local_log_is_sound_and_a_changed_one_is_not(store: Blocking
 
 
 @pytest.mark.parametrize(("checkpoint", "excused"), [(None, []), (FILE_NAME, []), (BUCKET_FILE_NAME, [0])])
-def test_a_batch_that_only_the_bucket_lacks(
+def test_a_batch_that_only_the_bucket_lacks_is_damage_unless_compaction_explains_it(
     store: BlockingMemoryStore, data_dir: Path, checkpoint: str | None, excused: list[int]
 ) -> None:
     """Compaction of the bucket explains that batches are missing there; that of the local log does not, and the newest

@@ -72,7 +72,7 @@ def test_quick_reads_manifests_only(store: BlockingMemoryStore) -> None:
     assert (report.findings, report.bytes_read) == ([], 0)
 
 
-def test_a_flipped_byte(store: BlockingMemoryStore) -> None:
+def test_a_flipped_byte_is_found(store: BlockingMemoryStore) -> None:
     segment = manifest_of(store).segments[1]
     data = bytearray(store.get(segment.key).data)
     data[200] ^= 1
@@ -82,7 +82,7 @@ def test_a_flipped_byte(store: BlockingMemoryStore) -> None:
     assert checked(store, quick=True).findings == []
 
 
-def test_a_flipped_byte_in_a_sidecar(store: BlockingMemoryStore) -> None:
+def test_a_flipped_byte_in_a_sidecar_is_found(store: BlockingMemoryStore) -> None:
     segment = manifest_of(store).segments[0]
     data = bytearray(store.get(segment.sidecar_key).data)
     data[-1] ^= 1
@@ -92,7 +92,7 @@ def test_a_flipped_byte_in_a_sidecar(store: BlockingMemoryStore) -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_truncated_object(store: BlockingMemoryStore, quick: bool) -> None:
+def test_a_truncated_object_is_found(store: BlockingMemoryStore, quick: bool) -> None:
     segment = manifest_of(store).segments[2]
     store.put(segment.key, store.get(segment.key).data[:-1])
     finding = only(checked(store, quick=quick))
@@ -101,14 +101,14 @@ def test_a_truncated_object(store: BlockingMemoryStore, quick: bool) -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("which", ["key", "sidecar_key"])
-def test_a_missing_object(store: BlockingMemoryStore, quick: bool, which: str) -> None:
+def test_a_missing_object_is_found(store: BlockingMemoryStore, quick: bool, which: str) -> None:
     key: str = getattr(manifest_of(store).segments[0], which)
     store.delete([key])
     finding = only(checked(store, quick=quick))
     assert (finding.kind, finding.key) == (FindingKind.MISSING, key)
 
 
-def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
+def test_another_segments_sidecar_is_found(store: BlockingMemoryStore) -> None:
     first, second, _ = manifest_of(store).segments
     store.put(first.sidecar_key, store.get(second.sidecar_key).data)
     report = checked(store)
@@ -116,7 +116,7 @@ def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
     assert only(report).kind in (FindingKind.FOREIGN_SIDECAR, FindingKind.TRUNCATED)
 
 
-def test_another_segments_bytes_under_a_right_checksum(store: BlockingMemoryStore) -> None:
+def test_another_segments_bytes_under_a_right_checksum_are_found(store: BlockingMemoryStore) -> None:
     manifest = manifest_of(store)
     first, second, third = manifest.segments
     swapped = dataclasses.replace(first, length=second.length, bytes=second.bytes, crc32c=second.crc32c)
@@ -146,7 +146,7 @@ def test_files_of_commit_readers_are_not_orphans(store: BlockingMemoryStore) -> 
     assert checked(store).findings == []
 
 
-def test_overlapping_segments(store: BlockingMemoryStore) -> None:
+def test_overlapping_segments_are_found(store: BlockingMemoryStore) -> None:
     first, second, third = manifest_of(store).segments
     rewritten(
         store,
@@ -155,7 +155,7 @@ def test_overlapping_segments(store: BlockingMemoryStore) -> None:
     assert FindingKind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
 
 
-def test_a_hole_between_segments(store: BlockingMemoryStore) -> None:
+def test_a_hole_between_segments_is_found(store: BlockingMemoryStore) -> None:
     first, _, third = manifest_of(store).segments
     rewritten(store, lambda manifest: dataclasses.replace(manifest, segments=(first, third)))
     findings = checked(store, quick=True).findings
@@ -168,7 +168,7 @@ def test_an_unparsable_manifest_hides_no_other_fault(store: BlockingMemoryStore)
     assert (finding.kind, finding.key) == (FindingKind.BAD_MANIFEST, IDS.manifest_key)
 
 
-def test_an_unparsable_topic_file(store: BlockingMemoryStore) -> None:
+def test_an_unparsable_topic_file_is_found(store: BlockingMemoryStore) -> None:
     key = keys.topic_file_key(IDS.cluster_id, IDS.topic)
     store.put(key, b"{}")
     finding = only(checked(store))
@@ -196,14 +196,14 @@ def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_local_log_that_agrees(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_local_log_that_agrees_is_sound(store: BlockingMemoryStore, data_dir: Path) -> None:
     report = Report()
     check_local(store, str(data_dir), report)
     assert report.findings == []
     assert report.bytes_read
 
 
-def test_a_local_log_that_disagrees(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_local_log_that_disagrees_is_found(store: BlockingMemoryStore, data_dir: Path) -> None:
     path = data_dir / f"{IDS.topic}-{IDS.partition}" / f"{10:020d}.log"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -215,7 +215,9 @@ def test_a_local_log_that_disagrees(store: BlockingMemoryStore, data_dir: Path) 
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "halved", "zeroed"])
-def test_a_local_log_that_lacks_records_between_others(store: BlockingMemoryStore, data_dir: Path, damage: str) -> None:
+def test_a_local_log_that_lacks_records_between_others_is_found(
+    store: BlockingMemoryStore, data_dir: Path, damage: str
+) -> None:
     first, middle, _ = sorted((data_dir / f"{IDS.topic}-{IDS.partition}").glob("*.log"))
     data = middle.read_bytes()
     left = {"empty": b"", "halved": data[: len(data) // 2], "zeroed": bytes(len(data))}
@@ -245,7 +247,9 @@ def directory(store: BlockingMemoryStore, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path) -> None:
+def test_exit_codes_tell_sound_damaged_and_unreadable_stores_apart(
+    directory: Path, store: BlockingMemoryStore, tmp_path: Path
+) -> None:
     runner = CliRunner()
     sound = runner.invoke(app, ["fsck", "--store", str(directory)])
     assert sound.exit_code == 0, sound.output

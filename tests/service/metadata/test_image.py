@@ -198,7 +198,7 @@ def test_revisions_of_topic_files_rise_and_end_with_their_topics() -> None:
     assert dict(image.apply(deleted(1)).topic_files) == {topic_id(2): 5}
 
 
-def test_feature_levels_and_cluster_id() -> None:
+def test_an_image_has_feature_levels_and_the_cluster_id() -> None:
     level = pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name="metadata.version", level=1))
     gone = pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name="metadata.version", level=0))
     named = pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="abc"))

@@ -48,7 +48,7 @@ def store() -> FaultyStore:
 
 
 class TestIncarnation:
-    async def test_every_start_raises_it_by_one(self, store: FaultyStore) -> None:
+    async def test_every_start_raises_the_incarnation_by_one(self, store: FaultyStore) -> None:
         for number in range(3):
             assert await open_cluster(store, CLUSTER, holder(f"start {number}"), number) == number + 1
         await check_incarnation(store, CLUSTER, 3, holder("start 2"))
@@ -142,7 +142,7 @@ class TestTopicFile:
         with pytest.raises(StoreBehind, match="is gone"):
             await publish_topic(store, topic(1, partitions=10, revision=seen.revision))
 
-    async def test_published_and_read_back(self, store: FaultyStore) -> None:
+    async def test_a_topic_file_is_published_and_read_back(self, store: FaultyStore) -> None:
         assert await read_topic(store, CLUSTER, "flights") is None
         state = await publish_topic(store, topic(1))
         assert state == replace(topic(1), revision=1) == await read_topic(store, CLUSTER, "flights")
@@ -157,7 +157,7 @@ class TestTopicFile:
         assert (state.partitions, state.configs, state.revision) == (8, {}, 2)
         assert (await publish_topic(store, topic(1, partitions=7))).partitions == 8
 
-    async def test_deleted_and_created_again(self, store: FaultyStore) -> None:
+    async def test_a_topic_file_is_deleted_and_created_again_under_another_id(self, store: FaultyStore) -> None:
         await publish_topic(store, topic(1))
         assert (await delete_topic(store, topic(1))).state is State.DELETED
         with pytest.raises(FencedWriter, match="deleted or replaced"):
@@ -185,7 +185,7 @@ class TestTopicFile:
             with pytest.raises(FencedWriter, match="incarnation 5"):
                 await act
 
-    async def test_lost_answers(self, store: FaultyStore) -> None:
+    async def test_a_lost_answer_to_a_write_of_the_topic_file_is_no_error(self, store: FaultyStore) -> None:
         store.lose_answer(1, "put", "topic.json")
         assert (await publish_topic(store, topic(1))).revision == 1
         store.fail(1, "put", "topic.json")

@@ -103,7 +103,7 @@ def test_checks_cover_each_mebibyte() -> None:
     assert list(side.mib_crcs) == [crc32c(data[at : at + CHECK_BYTES]) for at in range(0, len(data), CHECK_BYTES)]
 
 
-def test_a_batch_larger_than_a_piece() -> None:
+def test_a_batch_larger_than_a_piece_is_indexed() -> None:
     data, places = segment([(1, 10, 1), (1, 3_000_000, 2), (1, 10, 3)])
     side = read(build(data))
     assert [row.position for row in side.index] == [places[0][1], places[2][1]]

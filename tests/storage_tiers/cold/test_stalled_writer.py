@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("earlier", [0, 10], ids=["without a manifest", "with one"])
 @pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])
-async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> None:
+async def test_an_offload_swept_while_its_writer_stalls_is_repeated(world: World, held: str, earlier: int) -> None:
     if earlier:
         await world.writer.extend(world.local.job(0, earlier))
     gate = world.store.hold(1, "put", held, after=held != "/manifests/")
@@ -83,7 +83,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
         assert manifest.segments[-1].key not in offloaded, "the tombstoned segment is offloaded again under another key"
 
 
-async def test_tombstoned_but_not_yet_deleted(world: World) -> None:
+async def test_an_offload_whose_keys_are_tombstoned_but_not_deleted_yet_is_completed(world: World) -> None:
     """The sweeper stalls between its commit and the deletion, when the writer's verification still finds the objects."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
@@ -102,7 +102,7 @@ async def test_tombstoned_but_not_yet_deleted(world: World) -> None:
     assert world.check().end == manifest.end == 10
 
 
-async def test_tombstoned_between_verification_and_commit(world: World) -> None:
+async def test_an_offload_whose_keys_are_tombstoned_after_verification_is_completed(world: World) -> None:
     other = tier_of(world.memory, world.clock, seed=7)
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(0, 10)))
@@ -125,7 +125,9 @@ async def test_tombstoned_between_verification_and_commit(world: World) -> None:
     [{"MAX_SEGMENTS": 2}, {"MAX_SEGMENTS": 4, "MAX_PAGES": 3, "MAX_PAGE_SEGMENTS": 2, "UNFOLDABLE": 1}],
     ids=["in a page", "in a page of a page"],
 )
-async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bounds: dict[str, Any]) -> None:
+async def test_a_key_referenced_while_the_sweeper_stalls_is_not_tombstoned(
+    world: World, bounds: dict[str, Any]
+) -> None:
     """After the sweeper listed an object as unreferenced and before it tombstones it, a commit references it in a page."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
@@ -186,7 +188,7 @@ async def test_a_delayed_expiration_takes_effect_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])
-async def test_deleted_while_it_stalls(world: World, held: str) -> None:
+async def test_a_partition_deleted_while_its_writer_stalls_stays_deleted(world: World, held: str) -> None:
     await world.writer.extend(world.local.job(0, 10))
     gate = world.store.hold(1, "put", held)
     extension = asyncio.create_task(world.writer.extend(world.local.job(10, 10)))

@@ -60,7 +60,7 @@ def test_an_emptied_batch_and_marker_are_reductions(tmp_path: str) -> None:
         stored(build_batch([NewRecord(b"a", b"1", timestamp=5), NewRecord(b"b", b"1", timestamp=6)])),
     ],
 )
-def test_differences_that_no_cleaning_explains(other: bytes) -> None:
+def test_differences_that_no_cleaning_explains_are_found(other: bytes) -> None:
     full = stored(batch(("a", "1"), ("b", "1"), ("c", "1")))
     two = stored(batch(("a", "1"), ("b", "1")))
     assert are_of_one_batch(two, two)

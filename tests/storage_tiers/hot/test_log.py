@@ -201,7 +201,7 @@ def test_changed_settings_bind_at_once(tmp_path: Path) -> None:
     assert [segment.base for segment in log.segments()] == [0, 6]
 
 
-def test_the_segments_that_planners_see(tmp_path: Path) -> None:
+def test_planners_see_the_times_and_sizes_of_segments(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock=ManualClock(START_MS))
     append(log, batch_of(2, timestamps=[70, 20]), now_ms=START_MS + 5)
     append(log, batch_of(1, timestamps=[60]), now_ms=START_MS + 9)

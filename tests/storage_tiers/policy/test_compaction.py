@@ -66,7 +66,9 @@ def planned(
         (10, 19, None),
     ],
 )
-def test_the_dirty_part_of_a_log(cleaned_to: int, bound: int, expected: tuple[int, int, int, int] | None) -> None:
+def test_the_dirty_part_of_a_log_is_planned_up_to_its_bound(
+    cleaned_to: int, bound: int, expected: tuple[int, int, int, int] | None
+) -> None:
     plan = planned(cleaned_to=cleaned_to, bound=bound)
     assert (plan and plan[:4]) == expected
 

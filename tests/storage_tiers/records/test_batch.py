@@ -256,7 +256,7 @@ def test_lz4_with_linked_blocks_is_refused_since_java_cannot_read_it() -> None:
 @pytest.mark.parametrize(
     ("timestamp", "fits"), [(900, True), (899, False), (1050, True), (1051, False), (-1, True), (-2, False)]
 )
-def test_timestamp_bounds(timestamp: int, fits: bool) -> None:
+def test_timestamps_within_the_bounds_pass_and_others_are_refused(timestamp: int, fits: bool) -> None:
     # The offending record is in the middle, where neither the first nor the last record shows it.
     stamps = (1000, timestamp, 1000)
     header = validate(build_batch([NewRecord(b"k", b"v", timestamp=at) for at in stamps]), max_bytes=LIMIT)

@@ -261,7 +261,7 @@ def test_walks_over_batches_stop_at_nonsense(position: int, form: str, value: in
     assert found == ((-1, at, 2**31 - 1 + 12) if stop == batch_walk.PARTIAL else (-2, at, stop))
 
 
-def test_find_batch_by_offset() -> None:
+def test_find_batch_finds_the_batch_of_an_offset() -> None:
     log, expected = chain(1, 5, 2)
     log += chain(1, base=200)[0]  # a gap
     for target, found in [(0, 0), (100, 0), (101, 1), (105, 1), (106, 2), (107, 2)]:

@@ -31,7 +31,9 @@ def write(node: Running, data: bytes) -> None:
     led(node).append_validated(memoryview(data), read_header(data), origin=AppendOrigin.COORDINATOR)
 
 
-async def test_all_of_them_reach_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_aborted_transactions_of_a_segment_reach_the_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100 << 10)
     bucket = FaultyStore(MemoryStore(SystemClock()))
     configs = {**COMPACTED, "internal.segment.bytes": str(4 << 20), "local.retention.ms": "-1", "retention.ms": "-1"}

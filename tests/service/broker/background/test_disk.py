@@ -60,7 +60,7 @@ def test_the_space_of_a_released_ballast_is_not_for_coordinators(tmp_path: Path)
     assert guard.no_room is None
 
 
-def test_it_looks_at_the_real_file_system(guard: DiskGuard) -> None:
+def test_the_disk_guard_looks_at_the_real_file_system(guard: DiskGuard) -> None:
     guard.look()
     assert 0 < guard.used <= 1
 

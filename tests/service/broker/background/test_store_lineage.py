@@ -131,7 +131,7 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
 
 
 @pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
-async def test_a_manifest_that_went_back_between_two_starts(
+async def test_a_manifest_that_went_back_between_two_starts_blocks_its_partition(
     tmp_path: Path, version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The older manifest ends at 21 and the saved one at 23: eviction by the saved manifest would lose [21, 23)."""
@@ -150,7 +150,9 @@ async def test_a_manifest_that_went_back_between_two_starts(
 
 @pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
 @pytest.mark.parametrize("by", ["sweeping", "retention", "offloading", "deleting"])
-async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
+async def test_a_manifest_that_goes_back_while_the_node_runs_is_noticed(
+    tmp_path: Path, version: int | None, by: str
+) -> None:
     """The first request that reads the manifest notices the change."""
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
@@ -196,7 +198,7 @@ async def test_a_manifest_of_another_partition_is_ignored(tmp_path: Path, damage
             await goes_on(node, end + 2)
 
 
-async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) -> None:
+async def test_a_manifest_that_is_deleted_while_its_topic_lives_is_not_followed(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
         ids = led(node).ids
         writer = node.tier.access.writer if node.tier.access is not None else None

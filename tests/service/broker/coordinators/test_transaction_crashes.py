@@ -69,7 +69,7 @@ def store() -> FaultyStore:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_between_two_partitions_markers(
+async def test_a_node_that_dies_between_two_partitions_markers_writes_them_again(
     tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, commit: bool
 ) -> None:
     whole = Partition.append_marker
@@ -94,7 +94,7 @@ async def test_between_two_partitions_markers(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_between_the_markers_and_their_completion(
+async def test_a_node_that_dies_between_the_markers_and_their_completion_completes_the_transaction(
     tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, commit: bool
 ) -> None:
     asked: list[Markers] = []

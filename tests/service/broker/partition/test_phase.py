@@ -316,7 +316,7 @@ def expected(phase: Phase) -> dict[str, type[LogError] | None]:
 
 
 @pytest.mark.parametrize(("phase", "event"), PAIRS, ids=lambda each: each.value)
-async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: PartitionEvent) -> None:
+async def test_every_event_has_its_effect_in_every_phase(tmp_path: Path, phase: Phase, event: PartitionEvent) -> None:
     led = in_phase(phase, tmp_path)
     waiting, looked = led.until_committed(1000), asyncio.Event()
     assert waiting is not None

@@ -48,7 +48,7 @@ def moved(ran: Ran) -> list[Any]:
     return [(row["topic"], row["partition"], row["now"], row["offset"]) for row in ran.json]
 
 
-def test_lag_and_the_part_of_it_in_the_bucket(
+def test_a_group_is_described_with_its_lag_and_the_part_of_it_in_the_bucket(
     node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
 ) -> None:
     assert group("reset-offsets", "--topic", "orders", "--to", "5", "--execute").code == 0

@@ -101,7 +101,7 @@ def test_a_mistyped_topic_is_answered_with_the_similar_one(node: Node, words: tu
     assert (ran.code, ran.err) == (1, f"tidelog: {said}\n")
 
 
-def test_deleting_missing_topics_and_records(node: Node, topic: str) -> None:
+def test_missing_topics_and_records_cannot_be_deleted(node: Node, topic: str) -> None:
     assert at(node, "topic", "delete", "never-was").code == 1
     assert at(node, "topic", "delete", "never-was", topic, "--if-exists", "--json").json == {"deleted": [topic]}
 

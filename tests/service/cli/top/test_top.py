@@ -231,7 +231,7 @@ def rendered(seen: list[NodeView], width: int = 150) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def test_the_screen_of_fixed_numbers() -> None:
+def test_the_screen_of_fixed_numbers_is_the_recorded_one() -> None:
     """The snapshot file is the whole screen: review it when it changes."""
     seen = [
         NodeView("10.0.0.1:9094", NUMBERS),
@@ -253,7 +253,7 @@ def test_a_node_without_groups_and_transactions_shows_no_tables_of_them() -> Non
     assert "groups" not in text and "transactions" not in text and "tiering" in text
 
 
-def test_nodes_add_up() -> None:
+def test_the_numbers_of_several_nodes_are_added_up() -> None:
     text = rendered([NodeView("a:1", NUMBERS), NodeView("b:2", replace(NUMBERS, node_id="2"))])
     billing = next(line for line in text.splitlines() if "billing" in line)
     assert billing.split() == ["billing", "2,400,000", "2,000,000"]
