@@ -58,15 +58,19 @@ async def test_a_bucket_is_sound_whose_local_log_was_compacted_first(
             await closed(node)
         if transactional:
             append(node, marker(ControlKind.ABORT, PRODUCER))
-        node.node.work.tiering.kick(led(node))
-        await until(lambda: (tier := led(node).log.tier) is not None and tier.end == 4)
-        store.down = True
         await put(node, ("b", "of no producer"))
         await closed(node)
+        node.node.work.tiering.kick(led(node))
+        superseding = led(node).log.hot.end_offset
+        await until(lambda: (tier := led(node).log.tier) is not None and tier.end == superseding)
+        store.down = True
         produce(node, "c", 2)  # so that compaction may remove the producer's batch before this one
     async with running(tmp_path, store, broker=compacts) as node:
         await until(lambda: cleaned_to(node) >= 5)
         assert led(node).log.hot.local_start_offset == 0
+        assert b"1" not in [each.value for each in await node.read_all("t") if each.key == b"b"], (
+            "it is superseded locally"
+        )
     (tmp_path / RECOVERY_POINTS).write_text("0\n0\n")  # as after the kill of a node
     (tmp_path / CLEAN_SHUTDOWN).unlink()
     store.down = False
