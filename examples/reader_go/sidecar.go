@@ -41,7 +41,7 @@ type sidecar struct {
 
 var order = binary.BigEndian
 
-// readSidecar checks a whole sidecar's header, which must name this segment, and returns the places of its sections.
+// readSidecar checks a whole sidecar's header, which must name this segment, and returns the positions of its sections.
 func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	if len(data) < 48 || string(data[:8]) != "TIDELIDX" {
 		return nil, fmt.Errorf("the object is not a sidecar")

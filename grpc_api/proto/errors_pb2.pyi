@@ -99,7 +99,7 @@ class ErrorDetail(_message.Message):
     kafka_error: _builtins.str
     """Kafka's name of the error, such as UNKNOWN_TOPIC_OR_PARTITION."""
     reason: _builtins.str
-    """tidelog's own name, finer than Kafka's in places: TierUnavailable and StorageError are both KAFKA_STORAGE_ERROR."""
+    """tidelog's own name, sometimes finer than Kafka's: TierUnavailable and StorageError are both KAFKA_STORAGE_ERROR."""
     retriable: _builtins.bool
     """Whether the same request may succeed when it is sent again: advice RETRY or REDIRECT."""
     advice: Global___Advice.ValueType

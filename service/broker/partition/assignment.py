@@ -147,9 +147,9 @@ class Assignment:
         keys = [TopicPartition(topic.name, placed.index) for topic, placed in held]
         for (topic, _), key in zip(held, keys, strict=True):
             self._partitions.take_up_set_aside(key, topic.topic_id)
-        places = [(key, placed) for key, (_, placed) in zip(keys, held, strict=True)]
-        added = {key for key, placed in places if self._node_id in placed.adding}
-        self._partitions.note_lost(keys, added=added, moved={key for key, placed in places if placed.moved_end > 0})
+        replicas = [(key, placed) for key, (_, placed) in zip(keys, held, strict=True)]
+        added = {key for key, placed in replicas if self._node_id in placed.adding}
+        self._partitions.note_lost(keys, added=added, moved={key for key, placed in replicas if placed.moved_end > 0})
         if not clean or RECOVERY_POINTS in self._partitions.damaged_checkpoints:  # after a clean stop all was flushed
             self._partitions.note_unknown(keys)
         for topic, placed in held:

@@ -47,7 +47,7 @@ def dump(
             else:
                 sys.stdout.write(line.text() + "\n")
     if damaged:
-        raise CommandError(counted(damaged, "damaged place"))
+        raise CommandError(counted(damaged, "damaged line"))
 
 
 def _print_title(path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_flipped_byte_is_damage_and_later_batches_are_shown(partition: Path) -
     ran = tidelog("log", "dump", "--deep", "--json", partition / f"{BASE}.log")
 
     assert ran.code == 1
-    assert "1 damaged place" in ran.err
+    assert "1 damaged line" in ran.err
     batches = [line for line in ran.json_lines if line["kind"] == "batch"]
     assert [batch["is_valid"] for batch in batches] == [False, True, True, True, True]
     assert "CRC-32C" in batches[0]["damage"]
