@@ -64,6 +64,8 @@ def check_bucket(
 
 
 class _Cluster:
+    """The check of one cluster's prefix. Its findings and counts go into `report`."""
+
     def __init__(
         self, bucket: Bucket, cluster: str, scope: FsckScope, now_ms: int, report: Report, progress: Progress
     ) -> None:

@@ -313,6 +313,8 @@ class TierClient:
 
 @dataclass(slots=True)
 class _Open:
+    """A question that the process has not answered yet, and the future of its caller."""
+
     question: Question[Any]
     answer: asyncio.Future[Any]
 
