@@ -3,8 +3,9 @@
     no process ── start ──> runs ── announced ──> serves ── ends ──> no process, for a growing pause ── start ──> …
 
 Invariants: brokers that need the controller start only after the controller's broker has served once, and get SIGTERM before it
-does. A broker that ends is started again, with back-off, whatever the others do. If a broker cannot run and has never served,
-its settings are wrong, and all brokers are stopped. A broker that does not stop within STOP_S after SIGTERM is killed.
+does. A broker that ends is started again whatever the others do, at once after steady service and otherwise with back-off. If a
+broker cannot run and has never served, its settings are wrong, and all brokers are stopped. A broker that does not stop within
+STOP_S after SIGTERM is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-#: A process that lived this long resets the back-off.
+#: After a process that lived this long the next one starts at once, and the back-off begins again.
 STEADY_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 #: Seconds from SIGTERM to SIGKILL. The supervisor stops the other brokers, then the controller's broker. Our systemd units and
@@ -48,7 +49,7 @@ class BrokerState:
         return replace(self, serves=True, has_served=True)
 
     def ended(self, now: float, *, cannot_run: bool) -> BrokerState:
-        failures = 1 if now - self.started_s >= STEADY_S else self.failures + 1
+        failures = 0 if now - self.started_s >= STEADY_S else self.failures + 1
         return replace(self, pid=None, serves=False, ended_s=now, cannot_run=cannot_run, failures=failures)
 
     def not_started(self, now: float) -> BrokerState:
@@ -66,6 +67,8 @@ class BrokerState:
         """The time of the broker's next start."""
         if self.ended_s is None:
             return 0.0
+        if not self.failures:
+            return self.ended_s
         pause_s: float = FIRST_PAUSE_S * 2 ** min(self.failures - 1, 30)
         return self.ended_s + min(pause_s, LONGEST_PAUSE_S)
 

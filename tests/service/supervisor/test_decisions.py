@@ -21,6 +21,7 @@ from service.supervisor.decisions import (
 
 ONE, TWO, THREE = BrokerState(1, goes_first=True), BrokerState(2), BrokerState(3)
 SERVING = [each.started(pid, 0.0).announced() for pid, each in ((11, ONE), (12, TWO), (13, THREE))]
+YOUNG = TWO.started(12, 99.0).announced()
 
 
 def steps(verb: Verb, *ids: int) -> tuple[Step, ...]:
@@ -43,9 +44,10 @@ def down(state: BrokerState, at: float = 100.0) -> BrokerState:
         (SERVING, 1.0, (), None),
         # without a controller of its own, all start at once
         ([TWO, THREE], 0.0, START(2, 3), None),
-        # a broker that has ended is started after its pause; the others continue
-        ([SERVING[0], down(SERVING[1]), SERVING[2]], 100.0, (), 100.0 + FIRST_PAUSE_S),
-        ([SERVING[0], down(SERVING[1]), SERVING[2]], 100.0 + FIRST_PAUSE_S, START(2), None),
+        # a broker that has ended is started again, after a pause unless it has served for long; the others continue
+        ([SERVING[0], down(SERVING[1]), SERVING[2]], 100.0, START(2), None),
+        ([SERVING[0], down(YOUNG), SERVING[2]], 100.0, (), 100.0 + FIRST_PAUSE_S),
+        ([SERVING[0], down(YOUNG), SERVING[2]], 100.0 + FIRST_PAUSE_S, START(2), None),
         # the controller's broker has served before and is away: the others are started without it
         ([down(SERVING[0]), SERVING[1], down(SERVING[2])], 101.0, START(1, 3), None),
         ([down(ONE.started(11, 99.0)), TWO, THREE], 100.0, (), 100.0 + FIRST_PAUSE_S),
@@ -96,7 +98,9 @@ def test_the_pause_grows_and_is_forgotten_after_steady_service() -> None:
     assert pauses[-1] == LONGEST_PAUSE_S
     assert state.restarts == 11
     steady = down(state.started(12, now), now + STEADY_S)
-    assert round(steady.due_s - (now + STEADY_S), 3) == FIRST_PAUSE_S
+    assert steady.due_s == now + STEADY_S
+    again = down(steady.started(12, steady.due_s), steady.due_s + 1)
+    assert round(again.due_s - (steady.due_s + 1), 3) == FIRST_PAUSE_S
 
 
 def test_a_process_that_the_system_refuses_is_tried_again() -> None:
