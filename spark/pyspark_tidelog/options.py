@@ -119,10 +119,10 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 #: Options of Spark's Kafka source that migrated queries may still have, with advice.
 _OF_KAFKA_SOURCE = {
-    "subscribe": "name the topics with topics",
-    "subscribepattern": "name each topic with topics, commas between them",
-    "assign": "name the topics with topics, and filter by the column partition",
-    "kafka.bootstrap.servers": "no broker is needed; name the store of the records with store",
+    "subscribe": "name the topics with the option 'topics'",
+    "subscribepattern": "name each topic with the option 'topics', separated by commas",
+    "assign": "name the topics with the option 'topics', and filter by the column 'partition'",
+    "kafka.bootstrap.servers": "no broker is needed; name the store of the records with the option 'store'",
 }
 
 

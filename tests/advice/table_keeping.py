@@ -101,7 +101,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "^look at it with `tidelog log dump|ends before offset …; put the file back|see `tidelog log dump …`",
-        DAMAGE + "local_damage_is_shown_by_a_dump_and_restored",
+        DAMAGE + "local_damage_is_shown_by_a_dump_and_mended_by_a_copy",
     ),
     row(
         "put the file back from a copy…$",
@@ -205,7 +205,7 @@ STORE_ROWS = (
     ),
     row(
         "runs on an older data directory; nothing was changed, retry once it runs on the newest one",
-        "tests/service/controller/test_brokers.py::test_a_controller_of_an_older_disk_is_not_followed_back",
+        "tests/service/controller/test_brokers.py::test_metadata_of_a_controller_on_an_older_disk_is_not_followed",
     ),
     row(
         "Start the controller with its newest data directory. If that is lost, take the cluster over from its bucket",

@@ -163,7 +163,7 @@ SPARK_ROWS = (
         SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query",
     ),
     row(
-        "^(name (the topics|each topic) with topics|no broker is needed; name)",
+        "^(name (the topics|each topic) with the option|no broker is needed; name)",
         SPARK + "test_options.py::test_unknown_options_are_named_with_the_known_ones",
         SPARK + "test_options.py::test_options_have_no_case",
     ),
@@ -255,8 +255,8 @@ CLUSTER_ROWS = (
         "give the controller's --store here, too",
         _CLUSTER_STORE + "a_broker_without_the_store_of_its_cluster_is_refused",
     ),
-    row("retry to see it", _BROKERS + "a_broker_that_learns_of_its_change_late_says_so"),
-    row("a heartbeat stream belongs to one registration", _BROKERS + "a_heartbeat_stream_is_of_one_registration"),
+    row("retry to see it", _BROKERS + "a_broker_that_learns_late_of_its_change_returns_a_retriable_error"),
+    row("a heartbeat stream belongs to one registration", _BROKERS + "a_heartbeat_stream_belongs_to_one_registration"),
     row(
         "give the broker the address of its own controller",
         _BROKERS + "a_broker_finds_its_own_controller_after_another_ones_refusal",

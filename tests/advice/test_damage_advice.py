@@ -101,7 +101,7 @@ async def test_a_manifest_that_is_gone_is_found_where_the_error_says_to_look(tmp
 
 
 @pytest.mark.parametrize("what", ["a length", "the end"])
-async def test_local_damage_is_shown_by_a_dump_and_restored(tmp_path: Path, what: str) -> None:
+async def test_local_damage_is_shown_by_a_dump_and_mended_by_a_copy(tmp_path: Path, what: str) -> None:
     async with on_disk(tmp_path) as node:
         await filled(node, 20, {"remote.log.copy.disable": "true"})
         segment = sorted((tmp_path / "data" / "t-0").glob("*.log"))[2]

@@ -265,7 +265,7 @@ async def test_topics_are_made_with_configs_and_validated_without_being_made(any
     assert not isinstance(auto, LogError)
 
 
-async def test_subscribers_hear_of_changes_until_they_leave(any_core: Driven) -> None:
+async def test_subscribers_get_changes_until_they_leave(any_core: Driven) -> None:
     heard = 0
 
     def listen() -> None:

@@ -172,7 +172,7 @@ async def test_forbidden_requests_of_members_get_kafkas_errors(groups: Groups) -
         await groups.join(joining(group=""), CALLER)
 
 
-async def test_a_static_member_that_returns_fences_the_one_before(groups: Groups) -> None:
+async def test_a_static_member_that_returns_fences_the_previous_one(groups: Groups) -> None:
     old = await stable(groups, instance="i")
     again = await groups.join(joining("", "i")._replace(may_skip_assignment=True), CALLER)
     assert (again.error, again.generation, again.skip_assignment) == (None, 1, True)

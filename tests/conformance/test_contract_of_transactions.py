@@ -87,7 +87,7 @@ async def reaches(transactions: Transactions, state: str, name: str = "x") -> No
 
 
 # --- producers --------------------------------------------------------------------------------------------------------
-async def test_a_producer_that_begins_fences_the_one_before(core: Driven, transactions: Transactions) -> None:
+async def test_a_producer_that_begins_fences_the_previous_one(core: Driven, transactions: Transactions) -> None:
     brokers = {each.node_id for each in core.core.topics.cluster().brokers}
     assert await once_loaded(lambda: transactions.coordinator("x", CALLER)) in brokers
     first = await begun(transactions)

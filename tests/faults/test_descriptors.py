@@ -71,7 +71,7 @@ def goes_on(node: Node, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("server", ["kafka", "http", "grpc"])
-def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, server: str) -> None:
+def test_other_connections_take_no_descriptor_that_a_log_needs(node: Limited, server: str) -> None:
     create_topic(node, TOPIC, 8, configs=SMALL)
     goes_on(node, 8)
     before = open_files(node)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 PAUSE_S, SESSION_MS, GROUPS = 20.0, 6_000, 10
 
 
-def test_no_member_expires_whose_heartbeat_lay_in_the_socket(tmp_path: Path) -> None:
+def test_no_member_with_a_heartbeat_in_the_socket_expires(tmp_path: Path) -> None:
     with Node(tmp_path, settings={"group.initial.rebalance.delay.ms": 0}) as node:
         members = []
         for number in range(GROUPS):

@@ -111,7 +111,7 @@ async def test_commits_that_add_nothing_move_the_cursor(world: World) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_death_at_every_call_is_made_good(tmp_path: Path, after: bool) -> None:
+async def test_a_death_at_any_call_is_recovered_from(tmp_path: Path, after: bool) -> None:
     for dies_at in range(1, 200):
         directory = tmp_path / str(dies_at)
         directory.mkdir()

@@ -68,7 +68,7 @@ def test_every_alert_has_a_scenario_in_this_test() -> None:
     assert len(NAMES) == len(set(NAMES)) > 10
 
 
-def test_each_fires_for_the_sick_node_alone(tmp_path: Path) -> None:
+def test_each_alert_fires_for_the_sick_node_alone(tmp_path: Path) -> None:
     tests = []
     for alert in ALERTS:
         series, healthy, sick = LIVES[alert["alert"]]

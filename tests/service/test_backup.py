@@ -42,7 +42,7 @@ def more(node: Node) -> None:
         assert tidelog("topic", "seal", topic, "--wait", "-b", node.kafka).code == 0
 
 
-def test_a_copy_made_beside_a_running_node_is_sound_and_restores(tmp_path: Path) -> None:
+def test_a_copy_made_beside_a_running_node_is_sound_and_can_be_restored(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with Node(tmp_path) as node:
         more(node)

@@ -73,8 +73,8 @@ def test_unknown_options_are_named_with_the_known_ones() -> None:
     assert "'startingOffset'" in message
     assert "did you mean 'startingOffsets'" in message
     assert all(name in message for name in KNOWN)
-    assert "name the topics with topics" in refusal(subscribe="a")
-    assert "with store" in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9092"})
+    assert "name the topics with the option 'topics'" in refusal(subscribe="a")
+    assert "with the option 'store'" in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9092"})
 
 
 def test_a_path_as_an_address_gets_a_hint_to_its_option() -> None:

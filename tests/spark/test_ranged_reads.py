@@ -17,7 +17,7 @@ from tests.spark.buckets import Bucket, numbered
 
 
 # --- in_order ----------------------------------------------------------------------------------------------------------
-def test_results_come_in_order_and_so_many_tasks_run_ahead() -> None:
+def test_results_come_in_order_and_a_bounded_number_of_tasks_runs_ahead() -> None:
     begun: list[int] = []
     barrier = threading.Barrier(3)
 

@@ -66,7 +66,7 @@ def test_a_pin_keeps_its_segments(bucket: Bucket, store: Path) -> None:
     assert rows(tables(store)) == COMPACTED
 
 
-def test_a_plan_made_before_reads_the_old_segments(bucket: Bucket, store: Path) -> None:
+def test_a_plan_from_before_a_replacement_reads_the_old_segments(bucket: Bucket, store: Path) -> None:
     planned = tables(store)
     compact(bucket)
     assert rows(planned) == WHOLE

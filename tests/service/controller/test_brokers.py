@@ -192,7 +192,7 @@ async def test_a_controller_that_restarts_finds_its_brokers_and_their_commands(t
             assert again.metadata.image.brokers[1].may_lead
 
 
-async def test_a_controller_of_an_older_disk_is_not_followed_back(
+async def test_metadata_of_a_controller_on_an_older_disk_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also not once its own entries have passed the broker's offset. The newest one is followed again."""
@@ -288,7 +288,7 @@ async def test_a_broker_finds_its_own_controller_after_another_ones_refusal(tmp_
             await ready(one)
 
 
-async def test_a_heartbeat_stream_is_of_one_registration(tmp_path: Path) -> None:
+async def test_a_heartbeat_stream_belongs_to_one_registration(tmp_path: Path) -> None:
     async with (
         controlling(tmp_path) as controller,
         following(controller.address, 1) as one,
@@ -307,7 +307,7 @@ async def test_a_heartbeat_stream_is_of_one_registration(tmp_path: Path) -> None
         another.cancel()
 
 
-async def test_a_broker_that_learns_of_its_change_late_says_so(tmp_path: Path) -> None:
+async def test_a_broker_that_learns_late_of_its_change_returns_a_retriable_error(tmp_path: Path) -> None:
     async with controlling(tmp_path) as controller, following(controller.address, 1) as one:
         await ready(one)
         offset = controller.metadata.last_index + 1

@@ -20,7 +20,7 @@ def at(number: int) -> Address:
     return ("127.0.0.1", number)
 
 
-def test_the_oldest_connections_of_no_broker_leave_first() -> None:
+def test_the_oldest_connections_without_heartbeats_are_closed_first() -> None:
     room = Room()
     assert room.leaving(map(at, range(MAX_CONNECTIONS))) == set()
     for broker in range(3):
@@ -33,7 +33,7 @@ def test_the_oldest_connections_of_no_broker_leave_first() -> None:
     assert leaving.isdisjoint({at(1), at(2), at(5)})
 
 
-def test_connections_of_brokers_alone_stay() -> None:
+def test_connections_with_heartbeats_stay() -> None:
     room = Room()
     for broker in range(MAX_CONNECTIONS + 5):
         room.beat(broker, f"ipv4:127.0.0.1:{broker}")

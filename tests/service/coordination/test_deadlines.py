@@ -77,7 +77,7 @@ def test_a_timer_that_is_set_while_others_are_due_is_due_too() -> None:
     assert seen == ["first", "second"]
 
 
-def test_one_call_looks_at_so_many_entries_though_none_of_them_is_due() -> None:
+def test_one_call_looks_at_a_bounded_number_of_entries_even_if_none_is_due() -> None:
     """All members of a large group have their deadlines at one time, and heartbeats have moved most of them."""
     deadlines, timers = Deadlines(), [Timer(number) for number in range(5)]
     for timer in timers:

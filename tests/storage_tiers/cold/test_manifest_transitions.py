@@ -105,7 +105,7 @@ def test_nothing_that_only_rises_falls(manifest: Manifest, name: str) -> None:
     assert broken_step(old, replace(after, **six)) == f"{name} would fall from 7 to 6"
 
 
-def test_a_writer_of_the_incarnation_before_is_fenced(manifest: Manifest) -> None:
+def test_a_writer_of_the_previous_incarnation_is_fenced(manifest: Manifest) -> None:
     claimed = transitions.touch(manifest, by(3, incarnation=5))
     assert claimed.incarnation == 5
     with pytest.raises(FencedWriter, match="incarnation 5, this node is 4"):

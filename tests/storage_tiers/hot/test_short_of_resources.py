@@ -176,7 +176,7 @@ def test_a_transient_refusal_is_retried(tmp_path: Path, number: int) -> None:
     sim.log.close(clean=False)
 
 
-def test_a_segment_that_left_the_log_is_flushed_no_more(tmp_path: Path) -> None:
+def test_a_segment_that_left_the_log_is_no_longer_flushed(tmp_path: Path) -> None:
     """The segment's indexes could not be written because the disk was full; then the segment expired."""
     sim = Sim(tmp_path, 1)
     for _ in range(10):

@@ -220,7 +220,7 @@ async def test_a_marker_makes_an_answer_void(lane: Lane) -> None:
     assert lane.partition.readable_end(Isolation.READ_COMMITTED) == 1  # no transaction hangs
 
 
-async def test_the_marker_of_the_transaction_before_leaves_the_answer_for_the_next_one(lane: Lane) -> None:
+async def test_the_marker_of_the_previous_transaction_leaves_the_answer_for_the_next_one(lane: Lane) -> None:
     """With version 2 the producer continues under its next epoch once the end is decided, which may be before the marker."""
     lane.coordinator.answer = PartitionsAdded(None)
     assert await lane.outcome(lane.send(X, 0, SECOND)) == 0

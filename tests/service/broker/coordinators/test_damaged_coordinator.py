@@ -31,7 +31,7 @@ def damage(node: Running, topic: str, key: bytes) -> None:
     partition.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
 
 
-async def test_a_damaged_record_takes_no_other_partition_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_record_affects_no_other_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     damaged = partition_of("g", 2)
     other = next(name for name in "abcdef" if partition_of(name, 2) != damaged)
     async with running(tmp_path / "data", broker=BOTH) as node:

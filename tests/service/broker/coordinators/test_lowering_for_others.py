@@ -72,7 +72,7 @@ async def test_losses_here_and_elsewhere_wait_for_the_same_transaction(tmp_path:
         await has_offsets(await coordinated(node, "g"), {"t": [2], "u": [3]})
 
 
-async def test_a_shard_that_was_loaded_again_is_not_visited_for_the_one_before(tmp_path: Path) -> None:
+async def test_a_shard_that_was_loaded_again_is_not_visited_in_place_of_the_dropped_one(tmp_path: Path) -> None:
     """The shard may have newer offsets after the load."""
     async with running(tmp_path / "data", broker=BROKER, store_url="none") as node:
         client, lowering = await opened(node), lowering_of(node)

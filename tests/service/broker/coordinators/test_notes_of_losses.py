@@ -64,7 +64,7 @@ async def test_a_note_stays_while_a_coordinators_partition_cannot_be_opened(tmp_
 
 
 @pytest.mark.parametrize("change", ["lowered", "settled"])
-async def test_a_note_says_no_more_than_was_done_when_the_checkpoint_was_written(
+async def test_a_note_states_only_what_was_done_when_the_checkpoint_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The thread that writes the note begins late, when more is done. After a crash, the older checkpoint would show a settled

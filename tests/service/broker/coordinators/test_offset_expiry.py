@@ -249,7 +249,7 @@ def count_calls_of_expiry(calls: list[int]) -> Callable[[FrameType, str, object]
     return count
 
 
-async def test_a_deletion_of_many_partitions_is_looked_up_not_spread_over_the_shards(tmp_path: Path) -> None:
+async def test_a_deletion_of_many_partitions_takes_few_steps_in_each_turn_of_the_loop(tmp_path: Path) -> None:
     """10,000 partitions times 20 shards would be 200,000 steps in one turn of the event loop."""
     async with running(tmp_path / "data", broker={**SETTINGS, "offsets.topic.num.partitions": "20"}) as node:
         await node.create("t")

@@ -311,7 +311,7 @@ async def test_a_coordinator_that_is_lost_while_its_transactions_begin_takes_non
     await writes.close()
 
 
-async def test_a_newer_decision_of_an_id_ends_the_writer_of_the_one_before_and_has_one_of_its_own() -> None:
+async def test_a_newer_decision_of_an_id_ends_the_writer_of_the_previous_one_and_has_one_of_its_own() -> None:
     partitions, host = HeldPartitions(), LostHost([markers()])
     writes = writer(partitions)
     writes.decided(host)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ async def test_a_commit_writes_its_marker_into_every_partition(tmp_path: Path) -
         assert led(node, T0).readable_end(Isolation.READ_COMMITTED) == 2
 
 
-async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(tmp_path: Path) -> None:
+async def test_the_next_transaction_waits_for_the_markers_of_the_previous_one(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         await node.create("t")
         client = await Client(node).begin()

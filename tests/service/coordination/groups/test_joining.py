@@ -156,7 +156,7 @@ def test_a_static_member_is_never_sent_away_for_an_id() -> None:
 
 
 @pytest.mark.parametrize("session", [6_000, 1_800_000])
-def test_a_session_timeout_at_its_bound_is_taken(session: int) -> None:
+def test_a_session_timeout_at_its_bound_is_accepted(session: int) -> None:
     driver = Driver()
     driver.join("a", session=session)
     driver.wait(3_000)

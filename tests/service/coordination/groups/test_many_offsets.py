@@ -47,7 +47,7 @@ def test_a_group_of_many_offsets_is_deleted_in_steps() -> None:
     assert not broker.shard._committed.has_any("g")
 
 
-def test_a_step_of_an_expiry_removes_so_many_offsets_and_the_last_one_the_group() -> None:
+def test_a_step_of_an_expiry_removes_a_bounded_number_of_offsets_and_the_last_step_the_group() -> None:
     broker = Broker()
     many_offsets(broker, 2 * OFFSETS_A_STEP + 1)
     broker.now += 10 * MINUTE

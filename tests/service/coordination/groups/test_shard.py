@@ -484,7 +484,7 @@ def test_records_of_newer_protocols_are_passed_over_and_damaged_ones_named() -> 
         finish(shard.loaded(0))
 
 
-def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
+def test_an_offset_whose_retention_has_no_end_is_accepted_and_loaded() -> None:
     broker = Broker()
     assert broker.commit(5, retention=(1 << 63) - 1) is None
     (record, *_) = broker.log[0]

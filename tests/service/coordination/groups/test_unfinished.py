@@ -211,7 +211,7 @@ def large(log: Log, members: int) -> list[str]:
     return ids
 
 
-def test_a_step_answers_so_many_members_and_no_request_of_the_group_passes_the_last_one() -> None:
+def test_a_step_answers_a_bounded_number_of_members_and_no_request_of_the_group_passes_the_last_step() -> None:
     log, members = Log(), 3 * MEMBERS_A_STEP + 1
     ids = large(log, members)
     assert not any(f"again {number}" in log.answers for number in range(members))
@@ -366,7 +366,7 @@ def test_a_request_that_came_before_the_end_of_its_members_session_keeps_it() ->
     assert list(log.shard._groups.groups["g"].members) == [ids[1]]
 
 
-def test_a_step_of_an_assignment_copies_so_many_members() -> None:
+def test_a_step_of_an_assignment_copies_a_bounded_number_of_members() -> None:
     log, copied = Log(), list[int]()
 
     def counted(members: Sequence[Member]) -> list[MemberRow]:

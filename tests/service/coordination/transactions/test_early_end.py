@@ -8,7 +8,7 @@ from storage_tiers.errors import InvalidTransactionState
 from tests.service.coordination.transactions.driver import A, Coordinator
 
 
-def test_a_commit_that_overtakes_its_records_is_to_be_retried() -> None:
+def test_a_commit_that_overtakes_its_records_is_refused_with_a_retriable_error() -> None:
     """Kafka's Java producer sends EndTxn before the transaction's records if its threads meet at the wrong moment, and
     INVALID_TXN_STATE is fatal to it."""
     x = Coordinator()
