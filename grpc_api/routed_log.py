@@ -134,11 +134,16 @@ class RoutedLog:
         return await self._home.init_producer_id()
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
-        """Each broker seals the partitions that it leads."""
+        """Each broker seals the partitions that it leads. If one cannot be reached, its error is raised once all others have
+        answered: a caller that then closes its connections does not end their seals."""
         asked = [
             self._nodes.at(node).seal(topic, wait=wait, timeout_ms=timeout_ms) for node in self._routes.everywhere()
         ]
-        return sorted(each for sealed in await asyncio.gather(*asked) for each in sealed)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return sorted(each for sealed in answers if not isinstance(sealed, BaseException) for each in sealed)
 
 
 async def _together(groups: Sequence[Sequence[int]], asked: Sequence[Any], count: int) -> Any:

@@ -121,8 +121,9 @@ def _joined(addresses: dict[str, str]) -> str:
 
 
 def _command() -> str:
-    """The `tidelog` command for a shell in this directory: its name, or its path if the environment is not activated."""
+    """The `tidelog` command for a shell in this directory: its name, or its path if the environment is not activated. A service
+    manager starts a node in `/`, where no shell reads its log, so a relative path would be of no use there."""
     beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
     if shutil.which("tidelog") is not None or not os.path.exists(beside):
         return "tidelog"
-    return shlex.quote(min(os.path.relpath(beside), beside, key=len))
+    return shlex.quote(beside if os.getcwd() == os.sep else min(os.path.relpath(beside), beside, key=len))

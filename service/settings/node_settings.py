@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from service.configs.broker_keys import BROKER_KEYS
 from service.configs.listeners import host_and_port
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.events import Form
@@ -141,11 +142,7 @@ def load_settings(
             if key == "broker":
                 broker.update(_flat(value))
             elif key not in NodeSettings.model_fields:
-                known = sorted(NodeSettings.model_fields)
-                variable = f" ({PREFIX}{key.upper()})" if source == ENVIRONMENT else ""
-                near = difflib.get_close_matches(_underscored(key, value), known, 1)
-                hint = f", did you mean {near[0]!r}? Known" if near else "; known"
-                raise InvalidConfig(f"{source}: unknown setting {key!r}{variable}{hint} are {', '.join(known)}")
+                raise _unknown(source, key, value)
             else:
                 merged[key] = value
                 sources[key] = source
@@ -155,6 +152,24 @@ def load_settings(
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise InvalidConfig(f"{sources.get(key, 'settings')}: {key}: {first['msg']}") from None
+
+
+def _unknown(source: str, key: str, value: Any) -> InvalidConfig:
+    """The error about an unknown setting of one source. A broker config beside the settings is told from a mistyped setting."""
+    is_variable = source == ENVIRONMENT
+    dotted = key.replace("_", ".") if is_variable else next(iter(_flat({key: value})), key)
+    known = sorted(
+        name for name in NodeSettings.model_fields if name != "supervised"
+    )  # the supervisor alone passes that one
+    variable = f" ({PREFIX}{key.upper()})" if is_variable else ""
+    if BROKER_KEYS.find(dotted) is not None and _underscored(key, value) not in known:
+        place = f"name the variable {PREFIX}BROKER__{key.upper()}" if is_variable else "put it into the table [broker]"
+        return InvalidConfig(
+            f"{source}: {dotted!r}{variable} is a broker config and not a setting of the node: {place}"
+        )
+    near = difflib.get_close_matches(_underscored(key, value), known, 1)
+    hint = f", did you mean {near[0]!r}? Known" if near else "; known"
+    return InvalidConfig(f"{source}: unknown setting {key!r}{variable}{hint} are {', '.join(known)}")
 
 
 def environment_of_children() -> dict[str, str]:

@@ -72,8 +72,17 @@ def _older(image: MetadataImage, why: str) -> FencedWriter:
     return FencedWriter(
         f"this data directory was copied, restored or moved, and is older than its cluster {image.cluster_id}: since then "
         f"{why}. A node that continued from it would assign names and offsets twice; nothing was changed. Start the newer "
-        "directory again. If its disk is lost, keep this one and start on another, empty --data-dir with --take-over "
-        f"{image.cluster_id}"
+        f"directory again. {advice_if_lost(image, 'If its disk is lost')}"
+    )
+
+
+def advice_if_lost(image: MetadataImage, condition: str) -> str:
+    """How to continue the cluster without its newest directory. A take-over ends the cluster's other brokers, so their newest
+    records have to be in the bucket before."""
+    first = "first let the other brokers offload their records (The disk was lost, in docs/operations.md), then "
+    return (
+        f"{condition}, {first if len(image.brokers) > 1 else ''}keep this one and start on another, empty --data-dir with "
+        f"--take-over {image.cluster_id}"
     )
 
 

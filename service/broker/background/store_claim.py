@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from service.broker.background.older_copy import check_snapshot, check_topics
+from service.broker.background.older_copy import advice_if_lost, check_snapshot, check_topics
 from service.metadata.commands import ClaimIncarnation, ConfirmIncarnation
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
@@ -143,9 +143,8 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
     raise FencedWriter(
         f"the bucket is at incarnation {number} of cluster {image.cluster_id}, claimed by another start than this "
         f"directory's (which is at {image.incarnation}): a copy of this directory has run, the cluster was taken over, or the "
-        "store is another one. Stop this node; the one that started last owns the cluster. If its disk is lost and this "
-        "directory is an "
-        f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"
+        "store is another one. Stop this node; the one that started last owns the cluster. "
+        f"{advice_if_lost(image, 'If its disk is lost and this directory is an older copy of it')}"
     )
 
 

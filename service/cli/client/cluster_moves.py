@@ -274,6 +274,7 @@ def _why_staying(staying: Sequence[Placement]) -> str:
     if leaderless := [each for each in staying if each.obstacle is Obstacle.LEADERLESS]:
         brokers = ", ".join(map(str, sorted({each.broker for each in leaderless})))
         found.append(
-            f"{names([each.key for each in leaderless])} cannot move without a leader; start broker {brokers} first"
+            f"{names([each.key for each in leaderless])} cannot move without a leader; start broker {brokers} first; "
+            "`tidelog cluster status` says whether it runs without the disk of its partitions"
         )
     return "; ".join(found)

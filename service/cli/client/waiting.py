@@ -18,7 +18,7 @@ PATIENCE_S = 2.0
 #: The states of a healthy store in the body of `/readyz`.
 _SOUND_STORES = ("ok", "none")
 _LONGEST_BODY = 1 << 20
-ASK_THE_LOG = "the node reports no problem; retrying"
+ASK_THE_LOG = "no node reports a problem; `tidelog cluster status` names partitions without a leader; retrying"
 
 
 def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,10 @@ from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.values import ConsumerOptions, ProducerOptions, ReaderOptions
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LeaderNotAvailable, LogError
 from storage_tiers.types import TopicPartition
+from tests.service.cli.support import tidelog
+from tests.support.clients import until
 from tests.support.cluster import Cluster
 
 PARTITIONS = 6
@@ -91,6 +95,21 @@ async def test_the_bucket_is_sealed_and_shown_for_all_leaders(cluster: Cluster) 
         manifests = await client.cold_manifests("sealed")
         assert [(each.partition, each.end) for each in manifests] == [(n, 2) for n in range(PARTITIONS)]  # type: ignore[union-attr]
         assert [each.end async for each in client.cold_segments("sealed", 5)] == [2]
+
+
+async def test_a_seal_reaches_every_broker_that_answers_before_the_error_about_another_one(tmp_path: Path) -> None:
+    """A program that ends at the error would otherwise end the seals of the other brokers."""
+    with Cluster(tmp_path, f"file://{tmp_path / 'store'}", {"group.initial.rebalance.delay.ms": 0}) as own:
+        async with Client.connect(own.nodes[2].grpc) as client:
+            leaders = await led_by_all(client, "sealed")
+            await send(client, "sealed", 12)
+            until(lambda: list((tmp_path / "store").glob("*/topics/sealed/topic.json")) != [], "the topic's file")
+            own.nodes[1].kill()
+            with pytest.raises(LeaderNotAvailable):
+                await client.seal("sealed")
+        listed = tidelog("cold", "ls", "sealed", "--json", "--store", str(tmp_path / "store"))
+    ends = {each["partition"]: each["end"] for each in json.loads(listed.out)["partitions"]}
+    assert ends == {each: 2 for each, leader in leaders.items() if leader != 1}
 
 
 @pytest.mark.parametrize("broker", BROKERS)

@@ -185,6 +185,7 @@ def test_a_snapshot_in_the_store_ends_an_older_controller_before_it_claims_the_s
     assert one.wait() == 1
     assert "is older than its cluster" in one.output_tail()
     assert "its metadata has reached entry" in one.output_tail()
+    assert "If its disk is lost, first let the other brokers offload their records" in one.output_tail()
     shutil.rmtree(one.data_dir)
     newest.rename(one.data_dir)
     one.start()

@@ -131,6 +131,22 @@ def test_kafkas_name_of_a_listener_setting_is_answered_with_its_name_here(
         load_settings({}, config_file=tmp_path / "node.toml", environ={})
 
 
+@pytest.mark.parametrize("line", ["log.retention.hours = 3", '"log.retention.hours" = 3', '"broker.rack" = "a"'])
+def test_a_broker_config_beside_the_settings_is_answered_with_its_place(tmp_path: Path, line: str) -> None:
+    (tmp_path / "node.toml").write_text(line)
+    said = r"toml: '(log.retention.hours|broker.rack)' is a broker config and not .*: put it into the table \[broker\]"
+    with pytest.raises(InvalidConfig, match=said):
+        load_settings({}, config_file=tmp_path / "node.toml", environ={})
+    (tmp_path / "node.toml").write_text(f"[broker]\n{line}")
+    assert load_settings({}, config_file=tmp_path / "node.toml", environ={}).broker
+
+
+def test_a_variable_of_a_broker_config_is_answered_with_the_name_that_it_needs() -> None:
+    with pytest.raises(InvalidConfig, match=r"is a broker config .*: name the variable TIDELOG_BROKER__NUM_PARTITIONS"):
+        load_settings({}, environ={"TIDELOG_NUM_PARTITIONS": "6"})
+    assert load_settings({}, environ={"TIDELOG_BROKER__NUM_PARTITIONS": "6"}).broker == {"num.partitions": "6"}
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"cannot read .*missing\.toml"):
         load_settings({}, config_file=tmp_path / "missing.toml", environ={})

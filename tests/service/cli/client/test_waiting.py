@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from grpc_api.sdk.blocking import BlockingClient
 from service.cli.client import silence
-from service.cli.client.waiting import explain_readyz
+from service.cli.client.waiting import ASK_THE_LOG, explain_readyz
 from storage_tiers.errors import RequestTimedOut
 from tests.faults.clients import seal
 from tests.service.cli.support import ROOT, tidelog
@@ -26,14 +26,14 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "the node reports no problem; retrying"),
-        ({"store": "none"}, "the node reports no problem; retrying"),
+        ({}, ASK_THE_LOG),
+        ({"store": "none"}, ASK_THE_LOG),
         ({"store": "cannot connect"}, "the node is waiting for the object store, and retries: cannot connect"),
         (
             {"store_behind": {"t-0": "key missing"}},
             "the object store shows less of t-0 than the node has seen: key missing",
         ),
-        ({"store_behind": {"u-0": "key missing"}}, "the node reports no problem; retrying"),
+        ({"store_behind": {"u-0": "key missing"}}, ASK_THE_LOG),
         ({"holding": "the directory was moved"}, "the node refuses writes at present: the directory was moved"),
         ({"refusing_partitions": ["t-1"]}, "t-1 cannot be written or opened because of an error of the node's disk"),
         ({"recovering_partitions": ["t-0", "t-1"]}, "t-0 is recovering: it waits for the object store"),
