@@ -198,7 +198,7 @@ STORE_ROWS = (
     ),
     row("Stop this (node|one); the (one|node) that started last owns the cluster", *_STOP_THIS_NODE),
     row(
-        "Start the newer directory again. If its disk is lost, keep this one",
+        r"Start the newer directory again\. |^…, …keep this one and start on another, empty --data-dir with --take-over",
         BROKER + "partition/test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
         "tests/service/takeover/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
         _OLDER_CONTROLLER + "a_snapshot_in_the_store_ends_an_older_controller_before_it_claims_the_store",

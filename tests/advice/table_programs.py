@@ -119,6 +119,8 @@ REQUEST_ROWS = (
     ),
 )
 
+_SETTINGS = "tests/service/settings/test_node_settings.py::test_"
+
 WORD_ROWS = (
     row(
         "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|leave --quick out|"
@@ -139,6 +141,11 @@ WORD_ROWS = (
         "write … in advertised.listeners|add it(?: there)?, or take it out",
         WORDS + "the_advised_options_start_a_node",
         LIBRARIES + "a_restore_goes_to_an_empty_directory",
+    ),
+    row(
+        r"^name the variable …BROKER__…$|^put it into the table \[broker\]$",
+        _SETTINGS + "a_broker_config_beside_the_settings_is_answered_with_its_place",
+        _SETTINGS + "a_variable_of_a_broker_config_is_answered_with_the_name_that_it_needs",
     ),
     row(
         r"^write (listeners|\{0\}before|node.id)",

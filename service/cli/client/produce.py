@@ -127,7 +127,7 @@ def report_unacknowledged() -> None:
     report(
         f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; retrying for up to "
         f"{DELIVERY_TIMEOUT_MS // 1000} s. The node's log and /readyz give the reason. The node may be out of disk space, "
-        "or recovering"
+        "or recovering; `tidelog cluster status` names partitions without a leader"
     )
 
 
