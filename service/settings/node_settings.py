@@ -155,7 +155,7 @@ def load_settings(
 
 
 def _unknown(source: str, key: str, value: Any) -> InvalidConfig:
-    """The error about an unknown setting of one source. A broker config beside the settings is told from a mistyped setting."""
+    """The error about an unknown setting of one source. It says whether the name is a broker config or a mistyped setting."""
     is_variable = source == ENVIRONMENT
     dotted = key.replace("_", ".") if is_variable else next(iter(_flat({key: value})), key)
     known = sorted(
