@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
@@ -332,10 +333,22 @@ def test_a_node_under_load(node: Node) -> None:
     assert numbers.connections >= 1 and numbers.memory_bytes > 10 * MIB and numbers.ready
 
 
+def commit(consumer: Consumer, at: TopicPartition) -> None:
+    """Commits an offset. librdkafka gives up if a busy machine needs long to create the coordinator's topic."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            consumer.commit(offsets=[at], asynchronous=False)
+            return
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                raise
+
+
 def test_groups_lag_and_transactions_of_a_node_are_seen(node: Node) -> None:
     write(node, "lagging", 30)
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "behind", "log_level": 2})
-    consumer.commit(offsets=[TopicPartition("lagging", 0, 10)], asynchronous=False)
+    commit(consumer, TopicPartition("lagging", 0, 10))
     consumer.close()
     producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "x", "log_level": 2})
     producer.init_transactions(30)
