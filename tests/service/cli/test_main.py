@@ -88,6 +88,15 @@ def test_the_command_imports_nothing_heavy_before_it_is_needed() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+def test_the_start_of_a_node_loads_no_other_command() -> None:
+    script = (
+        "import sys, service.cli.main; print([name for name in sys.modules if name.startswith('service.cli.client')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, "serve"], capture_output=True, text=True, cwd=ROOT, check=True)
+
+    assert ran.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     "words",
     [
