@@ -23,7 +23,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeChannel:
-    """An open channel to the node at `address` (HOST:PORT), with the clock and the random numbers for pauses between calls."""
+    """An open channel to the node at `address` (HOST:PORT, or several with commas between), with the clock and the random
+    numbers for pauses between calls."""
 
     channel: Any
     address: str
@@ -32,8 +33,8 @@ class NodeChannel:
 
 
 def open_channel(address: str, options: Options = ()) -> Any:
-    """A channel on the running event loop. It connects at its first call. `address` is HOST:PORT; `options` replace those of
-    CLIENT_OPTIONS."""
+    """A channel on the running event loop. It connects at its first call. `address` is HOST:PORT, or a target of gRPC;
+    `options` replace those of CLIENT_OPTIONS."""
     return grpc.aio.insecure_channel(address, options=tuple({**dict(CLIENT_OPTIONS), **dict(options)}.items()))
 
 

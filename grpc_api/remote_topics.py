@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from grpc_api.messages.topics import (
 )
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from grpc_api.versions import is_seen
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import (
     InvalidTopic,
@@ -112,23 +113,23 @@ class RemoteTopics:
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
         self.partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
-        # Set even if it is lower: a restarted node counts versions from the start.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
         updated.set()
         for listener in tuple(self._listeners):
             listener()
 
-    async def _see(self, version: int) -> None:
-        """Returns once the copy shows that version, or one of a restarted node."""
-        newest = self._version
+    async def _shown(self, call: Awaitable[Any]) -> Any:
+        """The answer to a change, once the copy shows the change."""
+        answer = await answered(call, self._address)
+        before = self._version
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                while newest <= self._version < version:
-                    newest = self._version
+                while not is_seen(answer.version, self._version, before):
                     await self._updated.wait()
         except TimeoutError:
             raise RequestTimedOut(f"{self._address} made the change, but did not show it in time; retry") from None
+        return answer
 
     # --- queries ------------------------------------------------------------------------------------------------------
     def cluster(self) -> ClusterDescription:
@@ -181,21 +182,18 @@ class RemoteTopics:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Sequence[CreatedTopic | LogError]:
         request = pb.CreateTopicsRequest(topics=map(new_topic_message, topics), validate_only=validate_only)
-        answer = await answered(self._stub.Create(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        answer = await self._shown(self._stub.Create(request, timeout=CALL_TIMEOUT_S))
         return [created_of(each) for each in answer.topics]
 
     async def auto_create(self, names: Sequence[str]) -> None:
         request = pb.AutoCreateRequest(names=names)
-        answer = await answered(self._stub.AutoCreate(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        await self._shown(self._stub.AutoCreate(request, timeout=CALL_TIMEOUT_S))
 
     async def delete(
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[tuple[str, TopicId] | LogError]:
         request = pb.DeleteTopicsRequest(names=names, topic_ids=topic_ids)
-        answer = await answered(self._stub.Delete(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        answer = await self._shown(self._stub.Delete(request, timeout=CALL_TIMEOUT_S))
         return [deleted_of(each) for each in answer.topics]
 
     async def create_partitions(
@@ -204,24 +202,20 @@ class RemoteTopics:
         request = pb.CreatePartitionsRequest(
             topic=topic, count=count, assignments=assignment_messages(assignments), validate_only=validate_only
         )
-        answer = await answered(self._stub.CreatePartitions(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        await self._shown(self._stub.CreatePartitions(request, timeout=CALL_TIMEOUT_S))
 
     async def elect_unclean(self, partition: TopicPartition) -> None:
         request = pb.ElectUncleanRequest(topic=partition.topic, partition=partition.partition)
-        answer = await answered(self._stub.ElectUnclean(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        await self._shown(self._stub.ElectUnclean(request, timeout=CALL_TIMEOUT_S))
 
     async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
         wanted = None if replicas is None else pb.ReplicaAssignment(node_ids=replicas)
         request = pb.ReassignRequest(topic=partition.topic, partition=partition.partition, replicas=wanted)
-        answer = await answered(self._stub.Reassign(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        await self._shown(self._stub.Reassign(request, timeout=CALL_TIMEOUT_S))
 
     async def unregister_broker(self, broker_id: int) -> None:
         request = pb.UnregisterBrokerRequest(broker_id=broker_id)
-        answer = await answered(self._stub.UnregisterBroker(request, timeout=CALL_TIMEOUT_S), self._address)
-        await self._see(answer.version)
+        await self._shown(self._stub.UnregisterBroker(request, timeout=CALL_TIMEOUT_S))
 
 
 def _no_such_topic(name: str) -> LogError:

@@ -305,7 +305,7 @@ class MetadataUpdate(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Rises with every change while the node runs. Calls that create, delete or grow topics return the first version that
-    includes their change.
+    includes their change. The upper 32 bits differ between nodes, and between two starts of a node.
     """
     complete: _builtins.bool
     """The update is the whole state and replaces all earlier updates. Set in the first update of a stream."""

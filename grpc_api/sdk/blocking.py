@@ -305,7 +305,8 @@ class BlockingClient:
     @classmethod
     @contextmanager
     def connect(cls, address: str, *, timeout_s: float = 30.0) -> Iterator[BlockingClient]:
-        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends."""
+        """A client of the node whose gRPC listener is at `address` (HOST:PORT, or several as in `Client.connect`), until the
+        block ends."""
         loop = _Loop.shared()
         connection = Client.connect(address, timeout_s=timeout_s)
         client = loop.run(connection.__aenter__())

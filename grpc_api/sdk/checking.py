@@ -16,7 +16,7 @@ from storage_tiers.types import TopicPartition
 #: The largest timestamp of a record: an int64.
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\],]+):([0-9]{1,5})")
 
 
 def checked_timestamp(timestamp: Any) -> int:
@@ -85,15 +85,17 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, Any]:
     return found
 
 
-def checked_address(address: Any) -> str:
-    """The address. Raises InvalidRequest unless it is HOST:PORT: a channel would keep resolving an invalid address until its
-    timeout."""
-    found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-    if found is None or not 0 < int(found[2]) < 1 << 16:
-        raise InvalidRequest(
-            f"{address!r} is not the address of a node: HOST:PORT of its gRPC listener, as in 127.0.0.1:9093"
-        )
-    return str(address)
+def checked_addresses(given: Any) -> list[str]:
+    """The addresses of a text that separates them with commas, each once. Raises InvalidRequest unless each is HOST:PORT: a
+    channel would keep resolving an invalid address until its timeout."""
+    addresses = [each.strip() for each in given.split(",")] if isinstance(given, str) else [given]
+    for address in addresses:
+        found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+        if found is None or not 0 < int(found[2]) < 1 << 16:
+            raise InvalidRequest(
+                f"{address!r} is not the address of a node: HOST:PORT of its gRPC listener, as in 127.0.0.1:9093"
+            )
+    return list(dict.fromkeys(addresses))
 
 
 def checked_configs(configs: Any) -> dict[str, str | None]:

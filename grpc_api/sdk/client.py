@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 
+from grpc_api.bootstrap import target_of
 from grpc_api.channel import NodeChannel, open_channel
 from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import OffsetQuery, OffsetSpec, SealedPartition
@@ -29,9 +30,8 @@ from grpc_api.contract.topics import (
     ResourceKind,
     TopicDescription,
 )
-from grpc_api.preflight import require_grpc
 from grpc_api.remote import RemoteCore
-from grpc_api.sdk.checking import checked_address, checked_configs, checked_group, checked_offsets, checked_topic
+from grpc_api.sdk.checking import checked_addresses, checked_configs, checked_group, checked_offsets, checked_topic
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.group_admin import GroupAdmin
 from grpc_api.sdk.producer import Producer, ThreadedUse
@@ -71,12 +71,13 @@ class Client:
     async def connect(
         cls, address: str, *, clock: Clock | None = None, rng: Rng | None = None, timeout_s: float = 30.0
     ) -> AsyncIterator[Client]:
-        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends. Raises
-        LeaderNotAvailable if nothing listens there or answers within `timeout_s`; InvalidRequest at once for a listener
-        that does not speak gRPC."""
-        await require_grpc(checked_address(address))
-        async with open_channel(address) as channel:
-            client = cls(NodeChannel(channel, address, clock or SystemClock(), rng or SystemRng()))
+        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends. Several addresses of one
+        cluster are separated by commas: the client uses the first that answers, and changes to another when that node is
+        lost. Raises LeaderNotAvailable if nothing listens there or answers within `timeout_s`; InvalidRequest at once for a
+        listener that does not speak gRPC."""
+        addresses = checked_addresses(address)
+        async with open_channel(await target_of(addresses)) as channel:
+            client = cls(NodeChannel(channel, ",".join(addresses), clock or SystemClock(), rng or SystemRng()))
             await client._core.topics.open(timeout_s)
             try:
                 yield client

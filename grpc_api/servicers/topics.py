@@ -22,6 +22,7 @@ from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsServicer
 from grpc_api.servicers.calls import DEAR_PIECE, in_pieces
 from grpc_api.servicers.watched import Update, WatchedTopics
+from storage_tiers.clock import SystemRng
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
 
@@ -37,7 +38,7 @@ MAX_TIMEOUT_MS = (1 << 31) - 1
 class CoreTopics(TopicsServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._watched = WatchedTopics(core.topics)
+        self._watched = WatchedTopics(core.topics, SystemRng())
 
     # --- queries ------------------------------------------------------------------------------------------------------
     async def Describe(self, request: pb.DescribeTopicsRequest, context: Any) -> pb.DescribeTopicsResponse:  # noqa: N802

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from grpc_api.contract.topics import ClusterDescription, TopicDescription, Topics
 from grpc_api.servicers.calls import in_pieces
+from grpc_api.versions import first_version
+from storage_tiers.clock import Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId
 
@@ -34,11 +36,13 @@ class Update(NamedTuple):
 
 
 class WatchedTopics:
-    """`version` counts the changes that this process has seen. Call it on one event loop."""
+    """`version` counts the changes that this process has seen, from a random multiple of 2^32 on. So a client that has changed
+    to another node, or whose node was restarted, can tell their versions apart (`grpc_api/versions.py`). Call it on one event
+    loop."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, rng: Rng) -> None:
         self._topics = topics
-        self.version = 1
+        self._first = self.version = first_version(rng)
         self._looked_at = self._cluster_at = self._forgotten = 0
         self._cluster: ClusterDescription | None = None
         #: Topics, and deleted ones, each with the version of its last change, in the order of these versions.
@@ -76,7 +80,7 @@ class WatchedTopics:
             if self._looked_at != self.version:
                 await self._look(self.version)
             cluster = self._cluster if self._cluster_at > version else None
-            if version < max(1, self._forgotten):
+            if version < max(self._first, self._forgotten):
                 return Update(
                     self._looked_at, self._cluster, [each for _, each in self._known.values()], (), complete=True
                 )

@@ -13,6 +13,7 @@ from grpc_api.contract.topics import ClusterDescription, TopicDescription
 from grpc_api.servicers import watched
 from grpc_api.servicers.watched import WAKE_A_TURN, WatchedTopics
 from storage_tiers.types import TopicId
+from tests.support.clock import SeededRng
 
 
 def topic(number: int, name: str = "") -> TopicDescription:
@@ -48,7 +49,7 @@ class Topics:
 
 def watching() -> tuple[Topics, WatchedTopics]:
     topics: Any = Topics()
-    return topics, WatchedTopics(topics)
+    return topics, WatchedTopics(topics, SeededRng(1))
 
 
 async def test_a_change_is_looked_up_once_for_all_watchers() -> None:
