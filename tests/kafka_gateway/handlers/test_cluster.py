@@ -92,7 +92,7 @@ async def test_a_failing_disk_is_described_as_offline(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_replicas_stay_in_the_one_directory(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_replicas_stay_in_the_only_directory(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     def directory(path: str, *topics: tuple[str, list[int]]) -> Any:
         return {"path": path, "topics": [{"name": name, "partitions": indexes} for name, indexes in topics]}
 

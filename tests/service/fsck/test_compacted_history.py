@@ -151,7 +151,7 @@ def test_an_emptied_marker_tells_nothing() -> None:
     assert faults(state(*WRITTEN), (), *WRITTEN[:2], emptied) == []
 
 
-def test_a_producer_that_is_gone_is_no_fault_once_something_is_missing() -> None:
+def test_a_producer_that_is_gone_is_no_fault_where_batches_are_missing() -> None:
     other = _foreign()
     assign(other, base_offset=5, leader_epoch=1)
     assert faults(state(*WRITTEN), (), other) == []

@@ -306,7 +306,7 @@ async def test_a_command_that_the_disk_refuses_has_changed_nothing(tmp_path: Pat
     ],
     ids=["id of a live topic", "id of a topic being deleted", "no such topic"],
 )
-def test_a_command_that_cannot_be_carried_out(command: Command[Any], error: type[LogError]) -> None:
+def test_a_command_that_cannot_be_carried_out_is_refused(command: Command[Any], error: type[LogError]) -> None:
     with pytest.raises(error):
         plan(BEFORE, command, CONFIGS)
 

@@ -265,7 +265,7 @@ def test_a_member_that_the_broker_makes_wait_does_not_expire() -> None:
     assert leader in driver.group.members
 
 
-def test_a_member_that_joined_with_the_id_it_was_given_waits_longer_than_the_id_would_have() -> None:
+def test_a_member_that_joined_with_its_given_id_does_not_expire_with_the_id() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.join("b", needs_id=True, session=10_000)
