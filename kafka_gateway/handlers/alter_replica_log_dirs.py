@@ -26,17 +26,10 @@ async def serve(request: Any, call: Call) -> Fields:
     async for wanted in call.each(request.dirs):
         is_ours = _stands_in(wanted.path, paths)
         async for topic in call.each(wanted.topics):
-            known = _partitions(call, topic.name) if is_ours else set()
+            known = _partitions(call, topic.name) if is_ours else None
             rows = topics.setdefault(topic.name, [])
             async for index in call.each(topic.partitions):
-                code = ErrorCode.NONE
-                if not is_ours:
-                    code = ErrorCode.LOG_DIR_NOT_FOUND
-                elif index not in known:
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif TopicPartition(topic.name, index) not in here:
-                    code = ErrorCode.REPLICA_NOT_AVAILABLE
-                rows.append(_row(call, index, code))
+                rows.append(_row(call, index, _code(TopicPartition(topic.name, index), known, here)))
     return _fields(call, topics)
 
 
@@ -50,6 +43,15 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 def _stands_in(path: str, paths: set[str]) -> bool:
     return os.path.isabs(path) and os.path.normpath(path) in paths
+
+
+def _code(partition: TopicPartition, known: set[int] | None, here: set[TopicPartition]) -> ErrorCode:
+    """`known` are the topic's partitions; None: the requested directory is not this node's."""
+    if known is None:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    if partition.partition not in known:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if partition in here else ErrorCode.REPLICA_NOT_AVAILABLE
 
 
 def _partitions(call: Call, name: str) -> set[int]:

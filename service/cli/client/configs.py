@@ -38,6 +38,34 @@ configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change th
 _ONLY_AT_THE_START = "Cannot update these configs dynamically"
 
 Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="The id of one broker.")]
+New = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a config; repeatable.", autocompletion=complete_broker_config),
+]
+Deleted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delete",
+        metavar="KEY",
+        help="Reset a config to its default; repeatable.",
+        autocompletion=complete_broker_config_name,
+    ),
+]
+Appended = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--append", metavar="KEY=ITEM", help="Add an item to a list; repeatable.", autocompletion=complete_broker_config
+    ),
+]
+Subtracted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--subtract",
+        metavar="KEY=ITEM",
+        help="Remove an item from a list; repeatable.",
+        autocompletion=complete_broker_config,
+    ),
+]
 
 
 @configs.command()
@@ -85,39 +113,10 @@ def describe(
 
 @configs.command()
 def alter(
-    new: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set a config; repeatable.", autocompletion=complete_broker_config
-        ),
-    ] = None,
-    deleted: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete",
-            metavar="KEY",
-            help="Reset a config to its default; repeatable.",
-            autocompletion=complete_broker_config_name,
-        ),
-    ] = None,
-    appended: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--append",
-            metavar="KEY=ITEM",
-            help="Add an item to a list; repeatable.",
-            autocompletion=complete_broker_config,
-        ),
-    ] = None,
-    subtracted: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--subtract",
-            metavar="KEY=ITEM",
-            help="Remove an item from a list; repeatable.",
-            autocompletion=complete_broker_config,
-        ),
-    ] = None,
+    new: New = None,
+    deleted: Deleted = None,
+    appended: Appended = None,
+    subtracted: Subtracted = None,
     broker: Broker = None,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Validate the change without making it.")
