@@ -225,11 +225,11 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch != entry.epoch:
             entry.maybe_update_epoch(header.producer_epoch)
-        delta, entry.timestamp = header.last_offset_delta, header.max_timestamp
+        sequence, delta, timestamp = header.base_sequence, header.last_offset_delta, header.max_timestamp
+        last = NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + delta) & _MAX_SEQUENCE
+        entry.timestamp = timestamp
         batches = entry.batches
-        batches.append(
-            _new_batch(RememberedBatch, (header.last_sequence, base_offset + delta, delta, header.max_timestamp))
-        )
+        batches.append(_new_batch(RememberedBatch, (last, base_offset + delta, delta, timestamp)))
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
         if header.attributes & TRANSACTIONAL_MASK and entry.transaction_start < 0:

@@ -393,3 +393,10 @@ def test_the_common_case_is_answered_by_the_same_rules(steps: list[tuple[Any, ..
         else:
             end(state, offset, ControlKind.COMMIT, producer=producer, epoch=epoch)
             offset += 1
+
+
+def test_a_coordinators_batch_has_no_sequence_to_continue() -> None:
+    state = ProducerStateManager()
+    state.update(header(3, -1, transactional=True), 4, now_ms=NOW)
+    assert (state.producers[9].last_sequence, state.producers[9].last_offset) == (-1, 6)
+    written(state, header(1, 0, transactional=True), 7)
