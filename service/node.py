@@ -13,6 +13,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from grpc_api.contract.topics import text_of
 from service.build.broker import Broker, build_broker
@@ -24,6 +25,7 @@ from service.build.work import Work, build_work
 from service.configs.listeners import host_and_port
 from service.configs.resolve import Resolver
 from service.controller.membership import ClusterMembership
+from service.coordination.runtime import ShardHost
 from service.directory.beginning import check_metadata, may_begin, unless_stopped
 from service.directory.home import HomeGuard
 from service.directory.store_needed import check_no_store_needed
@@ -306,6 +308,11 @@ def _reports(
         failed = [str(p.partition) for p in broker.partitions if p.life.is_failed]
         return sorted([*failed, *broker.assignment.unopened_names()])
 
+    def unreadable() -> dict[str, str]:
+        shards = broker.coordinators.shards
+        hosts: list[ShardHost[Any]] = [*shards.groups.hosts.values(), *shards.transactions.hosts.values()]
+        return {str(host.partition): host.unreadable for host in hosts if host.unreadable}
+
     return Reports(
         trouble=lambda: None if tier is None else tier.client.trouble,
         recovering=lambda: sorted(str(p.partition) for p in broker.partitions if p.is_recovering),
@@ -315,4 +322,5 @@ def _reports(
         behind=work.tiering.lineage.reasons,
         fenced=lambda: membership is not None and membership.commands.fenced,
         controller=lambda: None if membership is None else membership.metadata.trouble,
+        unreadable=unreadable,
     )

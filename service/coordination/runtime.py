@@ -82,6 +82,8 @@ class ShardHost(Generic[State]):
         self._enter(ShardState.LOADING, _loading(partition))
         #: Duration of the last completed load; None before it.
         self.load_ms: int | None = None
+        #: The reason why the last load failed; empty if none has failed since the shard was last loaded.
+        self.unreadable = ""
         self._log = log
         self._new = new
         self._clock = clock
@@ -408,6 +410,7 @@ class ShardHost(Generic[State]):
             except Exception as error:  # noqa: BLE001 - the load is retried after a defect, too, and the log says so
                 if self.state is ShardState.LOADING:
                     events.error(log, "coordinator.unreadable", partition=self.partition, error=error)
+                self.unreadable = str(error)
                 why = NotCoordinator(f"{self.partition} cannot be loaded: {error}; find the coordinator again")
                 self._apply(ShardEvent.LOAD_FAILED, why)
                 await self._clock.sleep(backoff.next_delay())
@@ -423,6 +426,7 @@ class ShardHost(Generic[State]):
         rest = self._log.until_committed(found.end)
         self._apply(ShardEvent.LOADED, _loading(self.partition))
         self.load_ms = self._clock.steady_ms() - began_ms
+        self.unreadable = ""
         events.info(log, "coordinator.loaded", partition=self.partition, records=found.records, ms=self.load_ms)
         self._uncommitted.begin_at(found.committed)
         self._appended(rest, found.through)

@@ -16,7 +16,8 @@ class Reports:
     names partitions that cannot be written or opened because of the disk. `behind` maps each partition for which the store is
     behind to the reason. `holding` is the reason why the node accepts no records yet, or empty. `full` is the reason why it
     accepts no records for lack of disk space, or empty. `fenced` is True while the node's controller keeps it fenced.
-    `controller` is the reason why a broker cannot follow its controller, or None."""
+    `controller` is the reason why a broker cannot follow its controller, or None. `unreadable` maps each partition whose
+    coordinator cannot be loaded to the reason."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -26,6 +27,7 @@ class Reports:
     behind: Callable[[], Mapping[str, str]] = dict
     fenced: Callable[[], bool] = bool
     controller: Callable[[], str | None] = lambda: None
+    unreadable: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(slots=True)
@@ -34,10 +36,11 @@ class Readiness:
 
     A store that does not answer, at the probe or later, does not make the node unready, because the node serves local data. Nor
     does a controller that does not answer, or a full disk: consumers, offloads and eviction need the node, and a restart frees
-    nothing. A data directory that may be an older copy makes the node unready, as does a controller that keeps it fenced. The
-    body names the problems of the store, the disk and the controller. It also lists three kinds of partitions: those that are
-    recovering; those that cannot be written or opened because of the disk; and, each with the reason, those for which the store
-    is behind.
+    nothing. Nor does a coordinator that cannot be loaded, because all others are served. A data directory that may be an older
+    copy makes the node unready, as does a controller that keeps it fenced. The body names the problems of the store, the disk
+    and the controller. It also lists four kinds of partitions: those that are recovering; those that cannot be written or
+    opened because of the disk; and, each with the reason, those for which the store is behind, and those whose coordinator
+    cannot be loaded.
     """
 
     recovered: bool = False
@@ -65,5 +68,6 @@ class Readiness:
                 "recovering_partitions": reports.recovering(),
                 "refusing_partitions": reports.refusing(),
                 "store_behind": reports.behind(),
+                "unreadable_coordinators": reports.unreadable(),
             }
         )

@@ -67,6 +67,17 @@ _PURPOSE = """
 
 """
 
+_DAMAGED = """
+## Damaged coordinators
+
+`tests/differential/test_damaged_coordinators.py` damages partitions of `__consumer_offsets` and `__transaction_state` on the
+disks of both stopped brokers: keys and values that are cut off, of newer versions or missing, a wrong CRC, a missing index, an
+empty segment. Groups get equal answers: records with unknown types of keys are skipped, a partition with an unreadable record
+is answered with NOT_COORDINATOR, and all other partitions are served. Transactional ids differ on purpose. Kafka logs the
+error and serves the records that it read before the damaged one, so it forgets newer transactions. tidelog answers
+NOT_COORDINATOR for all ids of such a partition, and `/readyz` names it with the reason.
+"""
+
 _THREE = """
 ## Three brokers
 
@@ -183,6 +194,7 @@ def page() -> str:
         (
             *(_HEAD, _served()),
             *(_NORMALISED, _normalised(NORMALISED), _PURPOSE, _purposes(ON_PURPOSE)),
+            _DAMAGED,
             *(_THREE, _normalised(ONLY_OF_THREE), "\n", _purposes(PURPOSE_OF_THREE)),
             *(_BOUNDS, _bounds(), _LATER, _later()),
         )

@@ -62,3 +62,10 @@ def test_a_broker_without_its_controller_is_ready_and_says_so(trouble: str | Non
     readiness = Readiness(recovered=True, probed=True, reports=Reports(controller=lambda: trouble))
     assert readiness.ready, "it serves what it leads"
     assert json.loads(readiness.body())["controller"] == (trouble or "ok")
+
+
+def test_a_node_with_a_coordinator_that_cannot_be_loaded_is_ready_and_names_it() -> None:
+    damaged = {"__consumer_offsets-3": "a committed offset of 20 bytes: a field of 8 bytes at 16 does not fit"}
+    readiness = Readiness(recovered=True, probed=True, reports=Reports(unreadable=lambda: damaged))
+    assert readiness.ready, "it serves the groups of all other partitions"
+    assert json.loads(readiness.body())["unreadable_coordinators"] == damaged

@@ -3,6 +3,7 @@ affected."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ async def test_a_damaged_record_affects_no_other_partition(tmp_path: Path, caplo
         for runtime in (shards.groups, shards.transactions):
             states = {damaged: ShardState.UNREADABLE, 1 - damaged: ShardState.ACTIVE}
             await until(lambda: {number: host.state for number, host in runtime.hosts.items()} == states)  # noqa: B023
+        said = json.loads(node.node.ground.readiness.body())
+        reasons = said["unreadable_coordinators"]
+        assert set(reasons) == {f"__consumer_offsets-{damaged}", f"__transaction_state-{damaged}"}
+        assert "a field of 2 bytes at 2 does not fit" in reasons[f"__consumer_offsets-{damaged}"]
+        assert "its version is 3" in reasons[f"__transaction_state-{damaged}"]
         groups, transactions = groups_of(node), node.node.broker.core.transactions
         with pytest.raises(NotCoordinator, match="cannot be loaded"):
             await groups.fetch_offsets(OffsetFetch("g", None), CALLER)
