@@ -14,20 +14,18 @@ from storage_tiers.types import TopicPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    """Makes the rows of the answer while they are written."""
-    refused: list[Mapping[TopicPartition, int]] = []
+    """Makes the rows of the answer while they are written. As in Kafka, a marker without partitions has no row."""
+    rows: list[tuple[Any, Mapping[TopicPartition, int]]] = []
     for each in request.markers:
-        markers = Markers(
-            "",
-            ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
-            each.transaction_result,
-            [partition async for partition in call.each(_partitions(each))],
-            getattr(each, "transaction_version", 0),
-        )
-        errors = await call.waiting(call.core.transactions.write_markers(markers, each.coordinator_epoch, call.caller))
-        refused.append({partition: code_of(error) async for partition, error in call.each(errors)})
+        partitions = [partition async for partition in call.each(_partitions(each))]
+        if partitions:
+            producer = ProducerIdAndEpoch(each.producer_id, each.producer_epoch)
+            version = getattr(each, "transaction_version", 0)
+            markers = Markers("", producer, each.transaction_result, partitions, version)
+            writing = call.core.transactions.write_markers(markers, each.coordinator_epoch, call.caller)
+            errors = await call.waiting(writing)
+            rows.append((each, {partition: code_of(error) async for partition, error in call.each(errors)}))
         await call.turn.rest_if_over()
-    rows = zip(request.markers, refused, strict=True)
     return {"markers": (_result(call, each, codes, 0) for each, codes in rows)}
 
 

@@ -405,7 +405,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "no answer",
         "answered",
         "a member with a malformed subscription joins, and its group's leader may refuse it; Kafka never answers the request",
-        "join-group-malformed-subscriptions: more topics than bytes",
+        "join-group-*-subscriptions: *",
     ),
     # --- configs
     OnPurpose("describe_configs", "results.configs.<remote.storage.enable>.value", "false", "true", _TIERED),

@@ -14,9 +14,11 @@ CONSUMER = "consumer"
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The subscribed topics; None if the bytes are not a subscription, because clients may send any bytes."""
+    """The subscribed topics; None if the bytes are not a subscription, because clients may send any bytes. Kafka accepts any
+    version, too."""
     reader = FieldReader(metadata, "a subscription")
     try:
-        return frozenset(reader.array(reader.string)) if reader.int16() >= 0 else None
+        reader.int16()
+        return frozenset(reader.array(reader.string))
     except CorruptRecord:
         return None

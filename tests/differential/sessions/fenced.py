@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.differential.judge import Setup, session
 from tests.differential.peer import Peer
-from tests.differential.sessions.groups import committing, joining, stable, syncing
+from tests.differential.sessions.groups import committing, coordinated, joined, joining, stable, syncing
 from tests.differential.sessions.transactions import begun, naming, patiently
 
 _GROUPS = Setup.GROUPS
@@ -29,6 +29,44 @@ def wrong_members(old: str, new: str) -> list[tuple[str, str, str | None]]:
         ("the new id without its instance", new, None),
         ("an unknown id", "nobody", "i"),
     ]
+
+
+@session("join_group", versions=range(5, 10), setup=_GROUPS)
+def fenced_members_join(peer: Peer, version: int) -> None:
+    """The new id is asked last, because it joins."""
+    group, old, new, generation = returned(peer)
+    for label, member, instance in (*wrong_members(old, new), ("the new id", new, "i")):
+        if label != "the new id without its instance":  # its answer waits for a rebalance that no other member joins
+            peer.ask("join_group", version, label, **joining(group, member, group_instance_id=instance))
+    beat = {"group_id": group, "member_id": new, "generation_id": generation, "group_instance_id": "i"}
+    peer.ask("heartbeat", 3, "of the new id", **beat)
+    peer.ask("describe_groups", 5, "in the end", groups=[group])
+
+
+@session("heartbeat", versions=(3, 4), setup=_GROUPS)
+def of_fenced_heartbeats(peer: Peer, version: int) -> None:
+    group, old, new, generation = returned(peer)
+    for label, member, instance in (*wrong_members(old, new), ("the new id", new, "i")):
+        for when in (generation, generation - 1):
+            fields = {"member_id": member, "generation_id": when, "group_instance_id": instance}
+            peer.ask("heartbeat", version, f"{label} in generation {when}", group_id=group, **fields)
+
+
+@session("join_group", versions=range(5, 10), setup=_GROUPS)
+def returns_before_the_assignment(peer: Peer, version: int) -> None:
+    """The instance returns while its group waits for the leader's assignment, and its former id asks for it."""
+    group = coordinated(peer)
+    old, generation = joined(peer, group, group_instance_id="i")
+    again = peer.ask("join_group", version, "returns", **joining(group, group_instance_id="i"))
+    new = again["member_id"]
+    for label, member, instance in wrong_members(old, new):
+        fields = {"member_id": member, "generation_id": generation, "group_instance_id": instance}
+        peer.ask("heartbeat", 3, f"heartbeat of {label}", group_id=group, **fields)
+        fields = syncing(group, member, generation, group_instance_id=instance, assignments=[])
+        peer.ask("sync_group", 3, f"assignment for {label}", **fields)
+    for label, member in (("the id before", old), ("the new id", new)):
+        fields = syncing(group, member, again["generation_id"], group_instance_id="i")
+        peer.ask("sync_group", 3, f"{label} as the leader", **fields)
 
 
 @session("sync_group", versions=range(3, 6), setup=_GROUPS)
@@ -72,3 +110,13 @@ def fenced_instances_leave(peer: Peer, version: int) -> None:
     for label, member, instance in wrong_members(old, new)[:3]:
         asked = [{"member_id": member, "group_instance_id": instance}]
         peer.ask("leave_group", version, label, group_id=group, members=asked)
+
+
+@session("leave_group", versions=range(3, 6), setup=_GROUPS)
+def several_leave_of_which_some_are_fenced(peer: Peer, version: int) -> None:
+    group, old, new, _ = returned(peer)
+    rows = [{"member_id": member, "group_instance_id": instance} for _, member, instance in wrong_members(old, new)]
+    peer.ask("leave_group", version, "fenced ones and strangers", group_id=group, members=[*rows[:3], rows[4]])
+    peer.ask("describe_groups", 5, "after them", groups=[group])
+    peer.ask("leave_group", version, "its own id too", group_id=group, members=[*rows[:3], rows[4], rows[3]])
+    peer.ask("describe_groups", 5, "in the end", groups=[group])
