@@ -26,6 +26,7 @@ from storage_tiers.records.builder import NewRecord, build_batch
 from tests.differential.peer import ANSWER_SECONDS, Peer, PeerFailed
 from tests.differential.sessions.groups import NOT_YET, committing, stable
 from tests.differential.sessions.transactions import begun
+from tests.service.coordination.whole_values import encode_group
 from tests.support import kafka_jars
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.node import Node
@@ -56,7 +57,7 @@ def record(damage: str, name: str, topic: str) -> tuple[bytes | None, bytes] | N
         key = group_records.encode_key(OffsetKey(name, "t", 0))
         value = group_records.encode_offset(CommittedOffset(5, -1, "m", 1))
         member = MemberMetadata("m", None, "c", "h", 30_000, 30_000, b"", b"")
-        group = group_records.encode_group(GroupMetadata("consumer", 3, "range", "m", 1, (member,)))
+        group = encode_group(GroupMetadata("consumer", 3, "range", "m", 1, (member,)))
         group_key = group_records.encode_key(GroupKey(name))
     else:
         key = group_key = transaction_records.encode_key(name)
