@@ -91,7 +91,7 @@ def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, troubl
     if a supervisor prints this."""
     if settings.log_format != "text" or settings.supervised is not None:
         return
-    kafka, tidelog = addresses.bootstrap, _command()
+    kafka, tidelog = addresses.bootstrap, command_here()
     listeners = "\n          ".join(addresses.lines())
     warning = (
         ""
@@ -120,7 +120,7 @@ def _joined(addresses: dict[str, str]) -> str:
     return ",".join(f"{name}://{address}" for name, address in addresses.items())
 
 
-def _command() -> str:
+def command_here() -> str:
     """The `tidelog` command for a shell in this directory: its name, or its path if the environment is not activated. A service
     manager starts a node in `/`, where no shell reads its log, so a relative path would be of no use there."""
     beside = os.path.join(os.path.dirname(sys.executable), "tidelog")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from service.serve.announcing import command_here
 from tests.support.clients import until
 from tests.support.node import Node
 from tests.support.s3_proxy import S3Proxy, hang_up_before
@@ -49,3 +52,19 @@ def test_a_store_that_is_refused_gets_no_commands(node: Node) -> None:
     said = node.output()
     assert "no-such-bucket" in said
     assert INVITED not in said
+
+
+def test_the_commands_name_a_path_that_works_where_the_output_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service runs in `/`, and its output is read elsewhere."""
+    program = tmp_path / "own environment" / "bin" / "tidelog"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    monkeypatch.setattr(sys, "executable", str(program.parent / "python"))
+    monkeypatch.setenv("PATH", "")
+    for directory in (tmp_path, Path("/")):
+        monkeypatch.chdir(directory)
+        (named,) = shlex.split(command_here())
+        assert (directory / named).samefile(program)
+    assert Path(named).is_absolute()
