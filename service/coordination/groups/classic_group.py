@@ -29,7 +29,7 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.deadlines import Timer
 from service.coordination.group_records import GroupMetadata, encode_names
-from service.coordination.groups.member_memory import kept_bytes, pending_bytes
+from service.coordination.groups.member_memory import kept_bytes, pending_bytes, smallest_subscription
 from service.coordination.outcome import CoordinatorAnswer
 from storage_tiers.errors import LogError
 
@@ -120,7 +120,7 @@ class Member:
     def record_bytes(self) -> int:
         """Lower bound of the member's share of the group's record, in bytes: its names and its smallest subscription."""
         names = len(self.member_id) + len(self.client_id) + len(self.client_host)
-        return names + min((len(each.metadata) for each in self.protocols), default=0)
+        return names + smallest_subscription(self.protocols)
 
     @property
     def kept_bytes(self) -> int:
@@ -429,9 +429,8 @@ class ClassicGroup:
         """Whether a member with these protocols can join."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        return self.protocol_type == protocol_type and any(
-            self.supported[each.name] == len(self.members) for each in protocols
-        )
+        supported = self.supported
+        return self.protocol_type == protocol_type and len(self.members) in [supported[each.name] for each in protocols]
 
     def selected_protocol(self) -> str:
         """The protocol with the most votes among those that every member supports; in a tie, the first that got a vote."""

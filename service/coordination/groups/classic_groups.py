@@ -50,7 +50,7 @@ from service.coordination.groups.classic_group import (
     Session,
     SyncWait,
 )
-from service.coordination.groups.member_memory import GroupMemory, group_bytes, kept_bytes
+from service.coordination.groups.member_memory import GroupMemory, group_bytes, kept_bytes, smallest_subscription
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.groups.unfinished import Steps, shares
 from service.coordination.outcome import Outcome
@@ -153,7 +153,7 @@ class ClassicGroups:
             return CoordinatorNotAvailable(
                 f"group {group.group_id}: the members of this broker's groups use all memory reserved for them; retry"
             )
-        least = min((len(each.metadata) for each in request.protocols), default=0)
+        least = smallest_subscription(request.protocols)
         most = self.rebalancing.settings.max_record_bytes
         if member is None and group.members and group.record_bytes + least > most:
             return GroupMaxSizeReached(
