@@ -377,7 +377,8 @@ class GatewayServer:
             if session.closed or session.in_thread or session.events & _OUT:
                 continue
             try:
-                if session.ending is not None or not sender.send_small(session.socket, session.connection):
+                may_be_small = session.ending is None and not session.is_sending
+                if not (may_be_small and sender.send_small(session.socket, session.connection)):
                     self._send(session)
                 else:
                     sender.small_at = self._now
@@ -389,10 +390,9 @@ class GatewayServer:
         return now
 
     def _send(self, session: GatewaySession) -> None:
-        connection = session.connection
-        congested = connection.congested
+        connection, congested = session.connection, session.connection.congested
         progress = self._sender.send(session.socket, connection, session, self._thread_done)
-        session.last_active = self._now
+        session.last_active, session.is_sending = self._now, progress is not Progress.DONE
         if progress is Progress.BLOCKED:
             self._watch(session, session.events | select.EPOLLOUT)
         elif progress is Progress.SHARED:

@@ -32,6 +32,7 @@ class GatewaySession:
         "futures",
         "held_bytes",
         "in_thread",
+        "is_sending",
         "last_active",
         "leaving",
         "resuming",
@@ -69,6 +70,8 @@ class GatewaySession:
         self.resuming = False
         #: Whether a thread reads or sends its next bytes. The event loop sends nothing meanwhile.
         self.in_thread = False
+        #: Whether the last send left answers unsent. What is left is no small answer, even if it is the end of a large one.
+        self.is_sending = False
         self.ending: str | None = None
         self.closed = False
 

@@ -89,12 +89,18 @@ def produce(correlation: int = 1, *, acks: int = 1, partition: int = 0, batch: b
 
 
 def fetch(
-    correlation: int = 1, *, partition: int = 0, offset: int = 0, wait_ms: int = 0, max_bytes: int = 1 << 26
+    correlation: int = 1,
+    *,
+    partition: int = 0,
+    offset: int = 0,
+    wait_ms: int = 0,
+    max_bytes: int = 1 << 26,
+    version: int = 11,
 ) -> bytes:
     rows = [{"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}]
     return request_frame(
         "fetch",
-        11,
+        version,
         correlation=correlation,
         replica_id=-1,
         max_wait=milliseconds(wait_ms),

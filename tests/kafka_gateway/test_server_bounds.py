@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_gateway import sender as sending
 from kafka_gateway.connection import PRODUCE
 from kafka_gateway.settings import ConnectionLimits
 from tests.kafka_gateway.kio_frames import record_batch, response
@@ -271,3 +272,27 @@ async def test_small_answers_overtake_a_large_one_that_a_thread_sends(tmp_path: 
             assert await client.correlation() == 4
             assert sender.sends_in_threads > round_number
         await until(lambda: file.users == 1)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_large_answers_alone_do_not_keep_a_thread_sending(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread costs the reader a hand-over per answer, so it sends only while other clients get small answers. In version 12
+    a few bytes follow the file."""
+    monkeypatch.setattr(sending, "QUIET_S", 600.0)
+    batch = record_batch(bytes(1 << 20))
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        sender = server._sender
+        client.send(produce(1, batch=batch), metadata(2))
+        assert [await client.correlation(), await client.correlation()] == [1, 2]
+        small_at = sender.small_at
+        for number in range(1, 6):
+            client.send(fetch(3, version=version))
+            body = await client.receive()
+            assert body is not None and len(body) > len(batch)
+            assert sender.sends_in_threads >= number
+            assert sender.small_at == small_at
+        client.send(metadata(4))
+        assert await client.correlation() == 4
+        assert sender.small_at > small_at
