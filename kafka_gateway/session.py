@@ -70,7 +70,7 @@ class GatewaySession:
         self.resuming = False
         #: Whether a thread reads or sends its next bytes. The event loop sends nothing meanwhile.
         self.in_thread = False
-        #: Whether the last send left answers unsent. What is left is no small answer, even if it is the end of a large one.
+        #: Whether the last send left answers unsent. The rest is no small answer, even if it is the end of a large one.
         self.is_sending = False
         self.ending: str | None = None
         self.closed = False
