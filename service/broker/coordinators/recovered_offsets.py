@@ -115,8 +115,9 @@ class RecoveredOffsets:
         return await self._lower_all(hosts, lambda _: ends, epochs)
 
     async def _visit_all(self) -> None:
-        # A partition that is recovering may find more records in the bucket, as may one that this node does not lead yet. And a
-        # started broker that leads nothing yet has no coordinators, so the note would be settled without any of them.
+        # The end of a partition that is recovering is not final, because the bucket may have more of its records. A partition
+        # that this node does not lead is compared with the bucket once this node begins to lead it, under a new leader epoch,
+        # which the requests to other brokers name.
         due = [
             (each, end)
             for each in self._partitions

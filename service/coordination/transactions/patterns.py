@@ -2,8 +2,8 @@
 
 Kafka matches with RE2, in time linear in the name. Python's engine backtracks, so a pattern such as `(a+)+` could block the
 event loop for ever. So only a subset with a bounded number of ways to match is accepted: one repetition of a single character
-and one more at the end, a few optional parts, a few alternatives. Other patterns are refused. The ways also grow with the name,
-which clients choose as well, so a name that could take more than MAX_STEPS does not match.
+and one more at the end, a few optional parts, a few alternatives. Other patterns are refused. The number of ways also grows
+with the length of the name, which clients choose as well, so a name that could take more than MAX_STEPS does not match.
 
 Pure.
 """

@@ -18,7 +18,7 @@ from tests.service.broker.support import batch, running
 
 
 class Looking:
-    """A clock that moves only by the duration of each look; `made` lists the looks in order."""
+    """A clock that moves only while a recheck (a `look`) runs. `made` lists the names of the rechecks that ran, in order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Looking:
         return look
 
     async def turn(self) -> list[str]:
-        """The looks made in one turn of the loop."""
+        """Lets the loop run one turn. Returns the names of the rechecks that ran in it."""
         self.made.clear()
         await asyncio.sleep(0)
         return list(self.made)
