@@ -19,7 +19,7 @@ def first_version(rng: Rng) -> int:
 
 def is_seen(wanted: int, shown: int, before: int) -> bool:
     """Whether a copy at version `shown` has the change of version `wanted`. `before` is the copy's version when the answer to
-    the change arrived: a copy of a third start has begun after that."""
+    the change arrived. If `shown` is of neither of these two starts, the copy was begun after the answer and has the change."""
     if _start(shown) == _start(wanted):
         return shown >= wanted
     return _start(shown) != _start(before)

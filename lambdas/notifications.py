@@ -1,7 +1,7 @@
 """Parses a queue's messages into the manifests that they name. This module is pure.
 
-A notification says only that a manifest was written. The change itself is in the manifest. So a duplicate costs only one read,
-the next notification replaces a lost one, and the order does not matter.
+A notification says only that a manifest was written. The change itself is in the manifest. So a duplicate costs only the
+reads of a cursor and a manifest, the next notification replaces a lost one, and the order does not matter.
 """
 
 from __future__ import annotations

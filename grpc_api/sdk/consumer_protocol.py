@@ -54,7 +54,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Empty bytes mean no partitions; a member without any may get them. Raises InvalidRequest for invalid bytes."""
+    """Empty bytes mean no partitions: a leader may send them to a member without partitions. Raises InvalidRequest for
+    invalid bytes."""
     if not data:
         return []
     fields = _Fields(data, "assignment")

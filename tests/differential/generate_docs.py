@@ -82,13 +82,13 @@ _THREE = """
 ## Three brokers
 
 Most sessions of requests run a second time on three brokers of Kafka with one controller and three of tidelog, in the lowest
-and the highest version of each. Each request goes to the broker that a client would ask: batches and reads to the partition's
-leader, groups and transactional ids to their coordinator, and all others to any of the three. Topics, and the coordinators'
-topics, are on the same brokers on both sides. So the ids of leaders, coordinators and replicas must be equal, and each port
-must be that of the broker that the answer names. Further sessions ask every broker the same: data, groups and transactions
-of which it is not the leader or coordinator (the answers name the leader's address, KIP-951), the cluster, its topics and
-coordinators, explicit assignments, elections, and reassignments. One of them moves a partition. Requests about tiers and
-clients' metrics are compared with one broker alone. With three brokers these fields are compared otherwise, or differ on
+and the highest version of their API. Each request goes to the broker that a client would ask: batches and reads to the
+partition's leader, groups and transactional ids to their coordinator, and all others to any of the three. Topics, and the
+coordinators' topics, are on the same brokers on both sides. So the ids of leaders, coordinators and replicas must be equal, and
+each port must be that of the broker that the answer names. Further sessions ask every broker the same: data, groups and
+transactions of which it is not the leader or coordinator (the answers name the leader's address, KIP-951), the cluster, its
+topics and coordinators, explicit assignments, elections, and reassignments. One of them moves a partition. Requests about tiers
+and clients' metrics are compared with one broker alone. With three brokers these fields are compared otherwise, or differ on
 purpose:
 
 """

@@ -123,7 +123,7 @@ def all_sessions() -> tuple[Session, ...]:
 
 @cache
 def sessions_of_three() -> tuple[Session, ...]:
-    """The sessions with three brokers: their own, and those with one broker, in the lowest and the highest version of each."""
+    """The sessions with three brokers: their own, and those with one broker in the lowest and highest version of each API."""
     versions: dict[str, list[int]] = {}
     for each in all_sessions():
         versions.setdefault(each.name, []).append(each.version)

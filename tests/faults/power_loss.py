@@ -55,7 +55,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A name for a node: created, linked, or a directory made."""
+    """A new name of a file or directory, whose inode is `node`: a file was created or linked, or a directory was made."""
 
     parent: int
     name: str

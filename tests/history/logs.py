@@ -15,7 +15,7 @@ from tests.history.operations import Operation, Operations, Outcome, Sent
 class Logs:
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
-        #: By value: the operation that sent it, and the send.
+        #: By value: the operation that sent it, and that operation's step (`Sent`).
         self.writers: dict[int, tuple[Operation, Sent]] = {}
         self.polled: set[int] = set()
         for operation in operations.done:

@@ -79,7 +79,8 @@ class FaultyNode:
         self.done: Counter[str] = Counter()
 
     def run(self, seconds: float, wanted: Set[str]) -> None:
-        """Commits rounds of all faults, each in a random order, for `seconds` and until each of `wanted` was committed."""
+        """Causes the faults in rounds, each of all faults in a random order, for `seconds` and until each of `wanted` has
+        occurred."""
         deadline = time.monotonic() + seconds
         left: list[Callable[[], None]] = []
         while time.monotonic() < deadline or wanted - set(self.done):

@@ -102,13 +102,13 @@ def python(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def embedded(python: str, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """`tidelog` without any extra."""
+    """An environment that has `tidelog` without any extra."""
     return installed(tmp_path_factory.mktemp("embedded") / "environment", python, [f"tidelog=={VERSION}"])
 
 
 @pytest.fixture(scope="module")
 def whole(python: str, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The server together with `tidelog[arrow]`."""
+    """An environment that has the server together with `tidelog[arrow]`."""
     wanted = [f"tidelog[arrow]=={VERSION}", f"tidelog-server=={VERSION}"]
     return installed(tmp_path_factory.mktemp("whole") / "environment", python, wanted)
 

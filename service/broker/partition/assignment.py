@@ -437,7 +437,7 @@ class Assignment:
                 self._remove_held_back(topic.topic_id, key)
 
     def _was_deleted(self, topic_id: TopicId) -> bool:
-        """Whether the metadata has a record of the deletion of the topic. The record is dropped after a long time."""
+        """Whether the metadata has the topic among those that are or were deleted. It keeps only the newest deletions."""
         return topic_id in self._seen.deleting or topic_id in self._seen.gone
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:

@@ -61,7 +61,7 @@ def subscriptions_of_no_known_version(peer: Peer, version: int) -> None:
 
 @session("sync_group", versions=(0, 3, 5), setup=_GROUPS)
 def odd_assignments(peer: Peer, version: int) -> None:
-    """Assignments of members that do not exist, of one member twice, and of nobody."""
+    """Assignments to a member that does not exist, two and an empty one to the same member, and none."""
     for label, plan in (
         ("a stranger's", [{"member_id": "nobody", "assignment": b"x"}]),
         ("twice", [{"member_id": "", "assignment": b"a"}, {"member_id": "", "assignment": b"b"}]),

@@ -225,7 +225,7 @@ async def test_full_batches_are_sent_while_the_program_keeps_producing(client: C
             if first.done():
                 break
             await producer.send("t", bytes(1000))
-            if number % 10 == 0:  # a batch: work between batches gives a slow disk time
+            if number % 10 == 0:  # once per batch: this work gives a slow disk time to write
                 zlib.crc32(work)
         assert first.done()
         assert first.result().offset == 0

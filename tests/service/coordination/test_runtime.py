@@ -446,7 +446,7 @@ class Unreadable:
         """Every producer may write."""
 
     def until_committed(self, end: int) -> None:
-        """All records are committed."""
+        """Returns at once, because every record is committed when it is appended."""
 
     async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         if self.is_damaged:

@@ -106,7 +106,7 @@ def noted(node: Node) -> int:
 
 
 def last_entry(controller: Node) -> int:
-    """The offset of the controller's newest metadata."""
+    """The offset of the newest record in the controller's metadata log."""
     lines = controller.get("/metrics")[1].splitlines()
     (line,) = (each for each in lines if each.startswith("kafka_controller_kafkacontroller_lastappliedrecordoffset "))
     return int(float(line.split()[1]))

@@ -1,4 +1,4 @@
-"""A broker of another process's controller ends after refusals that nothing explains, and not before."""
+"""A broker whose controller is in another process ends once the metadata has not explained refused writes in time."""
 
 from __future__ import annotations
 
