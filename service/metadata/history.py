@@ -26,8 +26,8 @@ def with_term(terms: Sequence[TermStart], began: TermStart) -> tuple[TermStart, 
 
 def has_entry(terms: Sequence[TermStart], end: int, offset: int, term: int) -> bool:
     """Whether a log that ends with the entry at `end` has the entry with that offset and term. Returns True for offset 0, which
-    is before the first entry, and for entries of terms that are not known: they are no longer kept, or their first entries do
-    not record them."""
+    is before the first entry, and for an entry whose term is not in `terms`: the term is no longer kept, or its first entry
+    does not record it."""
     if offset > end:
         return False
     if not terms or offset < terms[0].offset:

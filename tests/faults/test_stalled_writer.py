@@ -61,7 +61,7 @@ def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
 
 
 def sweeps_pass(world: World) -> None:
-    """Returns long past the grace."""
+    """Returns after several sweeps, long past the grace."""
     before = world.proxy.count("GET", "list-type=2")
     until(lambda: world.proxy.count("GET", "list-type=2") >= before + 2 * SWEEPS, "sweeping goes on")
 
@@ -88,7 +88,7 @@ def made_again(world: World) -> None:
 
 
 def only_sweeping(world: World) -> None:
-    """Nothing else happens while the request is held."""
+    """Does nothing, so the node only takes records and sweeps while the request is held."""
 
 
 SAMPLE = [

@@ -52,7 +52,7 @@ class Entry:
 
 
 class Simulation:
-    """`fault` is the fault that its logs commit, if any."""
+    """`fault` is the fault that its logs have, if any."""
 
     def __init__(self, seed: int, fault: Fault | None = None) -> None:
         self.rng = random.Random(seed)

@@ -260,7 +260,7 @@ def test_explain_shows_what_is_read_and_as_of_when(
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(0, 30), partition=1)
     asked = load(spark, store).where("offset < 80").groupBy("partition").count()
-    explain(asked, "formatted")  # this call fixes the plan, which has no later commits
+    explain(asked, "formatted")  # this call makes the plan, so later commits are not in it
     shown = capsys.readouterr().out
     assert "BatchScan tidelog" in shown
     assert "AdaptiveSparkPlan" in shown

@@ -60,7 +60,7 @@ _ABORTED_ROW = struct.Struct(">qqqq")
 
 
 def write_aborted(path: str, aborted: Iterable[AbortedTransaction]) -> None:
-    """Writes the list for a tier process on this machine. OSError if the disk refuses."""
+    """Writes the transactions to a file that a tier process on this machine reads. OSError if the disk refuses."""
     with open(path, "wb") as file:
         for each in aborted:
             row = each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset

@@ -15,7 +15,7 @@ from tests.differential.sessions.groups import coordinated
 from tests.differential.sessions.transactions import adding, begun, naming
 
 _NOWHERE = [{"name": "nowhere", "partitions": [0]}]
-#: Fields without which a request gets no response, or gets different ones from any two brokers.
+#: Fields without which a request gets no response, or one that differs between any two brokers.
 NEEDED: dict[str, dict[str, Any]] = {
     "produce": {"acks": -1},
     "api_versions": {"client_software_name": "judge", "client_software_version": "1"},

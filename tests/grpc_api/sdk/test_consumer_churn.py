@@ -1,5 +1,5 @@
-"""Members that come, leave and lose their connections at random, while records are written: no record is lost, and while every
-member leaves in peace none is read twice."""
+"""Members that come, leave and lose their connections at random, while records are written: no record is lost. If no member
+crashes, none is read twice."""
 
 from __future__ import annotations
 

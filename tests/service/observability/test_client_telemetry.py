@@ -134,6 +134,6 @@ def test_librdkafka_pushes_the_subscribed_metrics(tmp_path: Path) -> None:
 
 
 def pushes(node: Node) -> list[Any]:
-    """The pushes in the node's log; their quotes are escaped where they are a field of an event."""
+    """The pushes in the node's log. If a push is a field of an event, its quotes are escaped."""
     text = node.output().replace('\\"', '"')
     return [json.loads(found) for found in re.findall(r'client metrics (\{.*"not_shown": \d+\})', text)]

@@ -199,7 +199,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
             taken(await read(reader, manifest, offset))
             forget_pages(tmp_path / "cache")
             found = reader.read(manifest, offset, 1, log_start=0)
-            if isinstance(found, ColdMiss):  # always a hit where files live in memory
+            if isinstance(found, ColdMiss):  # never on a file system in memory
                 misses += 1
                 await found.waiter
                 found = await read(reader, manifest, offset, 1)

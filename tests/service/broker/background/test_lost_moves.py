@@ -25,8 +25,8 @@ def manifest_key(store: FaultyStore) -> str:
 
 
 async def moved_with_loss(tmp_path: Path, store: FaultyStore, *, kept: bool) -> None:
-    """A partition of ten records moves to broker 2, with five more if the manifest of the ten is `kept`. Then its newest
-    manifest is lost."""
+    """Moves a partition of ten records to broker 2, and then loses its manifest. With `kept`, the partition has five more
+    records, and the manifest of the first ten is put back."""
     async with running(tmp_path, store, broker=SETTINGS) as node:
         groups = await coordinated(node, "g")  # while there is no second broker
         await with_target(node)

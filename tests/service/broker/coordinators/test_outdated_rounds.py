@@ -23,7 +23,7 @@ from tests.service.broker.coordinators.transactional import SETTINGS, Client
 from tests.service.broker.support import running
 
 PARTITIONS = 5 * GLANCES_A_TURN
-#: Partitions in one slice and in the next one, which begins before the loop has its turn.
+#: The most partitions examined in one turn of the loop: those of a slice, and of the next one, which may begin in that turn.
 A_TURN = 2 * GLANCES_A_TURN
 
 
