@@ -255,7 +255,10 @@ _CONTROLLER = (
     _of_controller("FencedBrokerCount", "Brokers that are registered and fenced."),
     _of_controller("GlobalTopicCount", "Topics."),
     _of_controller("GlobalPartitionCount", "Partitions of all topics."),
-    _of_controller("OfflinePartitionsCount", "Partitions without a serving leader: not opened, or recovering."),
+    _of_controller(
+        "OfflinePartitionsCount",
+        "Partitions without a serving leader: their broker is away, or they are unopened or recovering.",
+    ),
     _of_controller("PreferredReplicaImbalanceCount", "Partitions not led by their first replica."),
     _of_controller("MetadataErrorCount", "Metadata changes that could not be written to disk."),
     _of_controller("LastAppliedRecordOffset", "Index of the last applied entry of the metadata log."),
@@ -359,7 +362,9 @@ _NODE = (
         "Partitions for which the store shows less than this node has seen. Nothing of them is offloaded, evicted or deleted.",
     ),
     own(
-        _GAUGE, "recovering_partitions", "Recovering partitions. They cannot lead before the object store has answered."
+        _GAUGE,
+        "recovering_partitions",
+        "Partitions that accept no records before the object store has answered: they are recovering or comparing.",
     ),
     own(
         _GAUGE,
