@@ -52,7 +52,7 @@ class Member(Protocol):
         """The ways in which the client can commit."""
 
     def share(self, each: int) -> list[str]:
-        """Returns once the member has `each` partitions: their names as `topic-number`, sorted."""
+        """Waits until the member has `each` partitions. Returns their names as `topic-number`, sorted."""
 
     def read(self, count: int) -> list[tuple[int, int]]:
         """Reads at least this many records; returns the partition and offset of each."""

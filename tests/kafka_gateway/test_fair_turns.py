@@ -215,8 +215,8 @@ async def test_members_of_groups_do_not_precede_others(tmp_path: Path, monkeypat
 async def test_other_clients_requests_come_before_each_turn_of_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An epoll names its ready files in turn. In one epoll for all, members would come first again after the turn in which
-    another client became ready, and a produce would wait for two turns of members."""
+    """Members of groups have an epoll of their own. An epoll names its ready files in turn. If all clients shared one, members
+    would be named again before a client that became ready during their turn, and its produce would wait for two turns."""
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     serve = GatewayServer._serve_ready
     members_turns: list[int] = []

@@ -28,7 +28,7 @@ _BROKER = Caller("User:ANONYMOUS", "", "")
 
 
 class AsksCoordinator(Protocol):
-    """The contract's `Transactions`."""
+    """The one method of the contract's `Transactions` that verification calls."""
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]: ...
 

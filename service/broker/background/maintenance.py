@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 #: Producers that are checked for expiry in one turn of the event loop, which takes half a millisecond.
 PRODUCERS_A_TURN = 5000
-#: A partition costs as much time as this number of producers.
+#: A partition without producers takes as much time as this number of producers.
 PRODUCERS_A_PARTITION = 10
 
 

@@ -151,7 +151,7 @@ class Moving:
             await self._until_moved(partition)
         except LogError as error:
             if error.advice is not Advice.STOP:  # STOP ends the node, without a back-off
-                self._work.request(partition)  # runs after the back-off of the failure
+                self._work.request(partition)  # the next attempt waits for the back-off of this failure
             raise
         finally:
             if self._may_release(partition):

@@ -1,4 +1,4 @@
-"""Waiting fetches look again within a share of each turn of the loop."""
+"""Rechecks of waiting fetches take a bounded share of each turn of the event loop."""
 
 from __future__ import annotations
 
