@@ -90,7 +90,8 @@ class Rebalancing:
             self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
     def heard_again(self, member: Member, now_ms: int) -> bool:
-        """Does the same as `heard`. False, and nothing is changed, if that may make the next deadline earlier."""
+        """Does the same as `heard`. Returns False without a change if the member has no deadline yet, or if the change may make
+        the next deadline earlier."""
         session = member.session
         return session is not None and self._deadlines.postpone(session, now_ms + member.session_timeout_ms)
 
