@@ -31,8 +31,8 @@ from storage_tiers.files import Files, replace_file
 
 DIRECTORY = "__cluster_metadata-0"
 
-#: A log file with this many bytes is replaced by a snapshot. If the last snapshot is larger, its size is the bound. A start reads
-#: the log again, at about 10 MB/s, before the controller listens: all commands of a cluster wait for that.
+#: A log file with this many bytes is replaced by a snapshot. If the last snapshot is larger, its size is the bound. A start
+#: reads the log again, at about 10 MB/s, before the controller listens: all commands of a cluster wait for that.
 LOG_BYTES_PER_SNAPSHOT = 1 << 20
 
 _LOG_NAME = re.compile(r"(\d{20})\.log")
